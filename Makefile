@@ -1,0 +1,67 @@
+# Everything a contributor does, one command each. `make` alone explains them.
+#
+# Two environments are made on first use and renewed when pyproject.toml or constraints.txt change:
+# .venv for the work, .venv-bench for the benchmarks, so that the peers measured there never touch the tests.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+PY := .venv/bin/python
+BENCH_PY := .venv-bench/bin/python
+
+# A venv holds absolute paths: one made by another Python, or copied along with the folder, is made anew.
+MADE_FOR := $(PYTHON) in $(CURDIR)
+ANEW = $(shell test "`cat $(1)/.made 2>/dev/null`" = "$(MADE_FOR)" || echo anew)
+
+.DELETE_ON_ERROR:
+.PHONY: help run test test-fast test-full check format bench docs constraints clean anew
+
+help: ## show this help
+	@echo 'Penstock: make <target>'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo 'Variables: PYTHON (default python3, needs 3.11 or newer), WORKERS (test processes, default 2),'
+	@echo '           ARGS (passed on by run and bench).'
+
+run: .venv/.made ## see it work: the algorithms side by side on the same traffic
+	@$(PY) -m penstock.demo $(ARGS)
+
+test: .venv/.made ## all tiers: static, unit + property, conformance, integration, acceptance; coverage
+	@$(PY) tools/test.py ci --workers $(WORKERS)
+
+test-fast: .venv/.made ## the inner loop, under a minute: unit, property and conformance with few examples
+	@$(PY) tools/test.py fast --workers $(WORKERS)
+
+test-full: .venv/.made ## as test, with 10,000 generated examples per property; writes docs/proof.md
+	@$(PY) tools/test.py full --workers $(WORKERS)
+
+check: .venv/.made ## static checks alone: ruff, mypy --strict, import contracts
+	@$(PY) tools/test.py check
+
+format: .venv/.made ## put the code into shape: ruff's fixes and formatter
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+
+bench: .venv-bench/.made ## measure speed and memory against the peers
+	@$(BENCH_PY) -m bench $(ARGS)
+
+docs: .venv/.made ## build the documentation into site/; a broken link or missing page fails
+	@# not --quiet: it would silence the warnings that --strict counts
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
+	@echo 'docs: site/index.html'
+
+constraints: ## renew constraints.txt: the newest versions that fit together
+	@tools/constraints.sh "$(PYTHON)"
+
+clean: ## remove everything that make made
+	rm -rf .venv .venv-bench site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f .coverage .coverage.*
+	find src tests bench tools -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+.venv/.made: pyproject.toml constraints.txt $(call ANEW,.venv)
+	@tools/venv.sh "$(PYTHON)" .venv "$(MADE_FOR)" --editable '.[all]' --group dev
+
+.venv-bench/.made: pyproject.toml constraints.txt $(call ANEW,.venv-bench)
+	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" --editable . --group bench

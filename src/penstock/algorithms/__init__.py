@@ -1,0 +1,37 @@
+"""The algorithms, as pure functions: state, cost and now in; state and decision out.
+
+An algorithm is one module with one function, `bind(quota) -> Bound`. Binding does once what need not be done on every
+decision. To add an algorithm, write its module, list it here and in `penstock.quota.ALGORITHMS`; every store's
+conformance tests then demand it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.algorithms import fixed_window, gcra, rolling_window, sliding_window, token_bucket
+from penstock.algorithms.base import Bound
+from penstock.algorithms.options import counting_denied, penalised
+from penstock.quota import MIN_INTERVAL, Quota
+
+BINDERS: Mapping[str, Callable[[Quota], Bound]] = {
+    "fixed_window": fixed_window.bind,
+    "sliding_window": sliding_window.bind,
+    "rolling_window": rolling_window.bind,
+    "token_bucket": token_bucket.bind,
+    "gcra": gcra.bind,
+    MIN_INTERVAL: gcra.bind,
+}
+
+
+def bind(quota: Quota) -> Bound:
+    """The functions that enforce `quota` (one of `Quota.parts`) on one counter's state."""
+    bound = BINDERS[quota.algorithm](quota)
+    if quota.count_denied:
+        bound = counting_denied(bound)
+    if quota.penalty_us is not None:
+        bound = penalised(bound, quota.penalty_us)
+    return bound
+
+
+__all__ = ["BINDERS", "Bound", "bind"]

@@ -1,0 +1,54 @@
+"""Fixed window: one counter per window, windows aligned to the Unix epoch.
+
+Promise: at most `limit` units per window, so at most 2·limit in a span of one period that crosses a boundary.
+State: (end of the window, units used). The cheapest of all; choose it where a burst at the boundary does no harm.
+"""
+
+from __future__ import annotations
+
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
+from penstock.clock import Micros
+from penstock.model import NOT_CHARGED
+from penstock.quota import Quota
+
+
+def bind(quota: Quota) -> Bound:
+    limit, period = quota.limit, quota.period_us
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        end, used = state or (0, 0)
+        until_end = end - now
+        if not 0 < until_end <= period:
+            end, used = turned(end, used, now)
+            until_end = end - now
+        total = used + cost
+        if total <= limit:
+            return (True, limit - total, 0, until_end, until_end if total else 0, 0, end), (end, total)
+        return (False, limit - used if used < limit else 0, until_end, until_end, until_end, 0, NOT_CHARGED), state
+
+    def turned(end: Micros, used: int, now: Micros) -> tuple[Micros, int]:
+        """The window that counts now, and what was used in it, if the state's window does not hold now."""
+        if end <= now:
+            return now - now % period + period, 0
+        if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up
+            return end, used
+        return now - now % period + period, used  # the clock was stepped back
+
+    def current(state: State, now: Micros) -> tuple[Micros, int]:
+        end, used = state or (0, 0)
+        return (end, used) if 0 < end - now <= period else turned(end, used, now)
+
+    def force(state: State, cost: int, now: Micros) -> State:
+        end, used = current(state, now)
+        return end, min(used + cost, MAX_USED)
+
+    def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
+        end, used = current(state, now)
+        back = min(units, used) if end == mark else 0
+        return back, (end, used - back)
+
+    def expiry(state: State) -> Micros:
+        end: Micros = state[0]
+        return end
+
+    return Bound(decide, peek_by(decide), force, refund, expiry)

@@ -1,0 +1,68 @@
+"""What a refusal may leave behind, for any algorithm: `count denied` and `penalty`."""
+
+from __future__ import annotations
+
+from penstock.algorithms.base import Bound, State, Step
+from penstock.clock import Micros
+from penstock.model import NOT_CHARGED, Answer
+
+
+def counting_denied(inner: Bound) -> Bound:
+    """Charge what is refused as well: whoever keeps asking keeps waiting."""
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        step = inner.decide(state, cost, now)
+        allowed = step[0][0]
+        if allowed or not cost:
+            return step
+        charged = inner.force(state, cost, now)
+        return inner.peek(charged, cost, now)
+
+    return inner._replace(decide=decide)
+
+
+def penalised(inner: Bound, penalty: Micros) -> Bound:
+    """Shut a key out for `penalty` once it was refused. State: (shut out until, the algorithm's own state).
+
+    Being refused while shut out does not prolong it, or a client that retries faster than that would never come back.
+    """
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        until, below = (0, None) if state is None else state
+        if until > now:
+            return shut_out(state, cost, now)
+        answer, after = inner.decide(below, cost, now)
+        if answer[0]:
+            return answer, (0, after)
+        return refused(answer, penalty), (now + penalty, after)
+
+    def peek(state: State, cost: int, now: Micros) -> Step:
+        until, below = (0, None) if state is None else state
+        return shut_out(state, cost, now) if until > now else inner.peek(below, cost, now)
+
+    def shut_out(state: State, cost: int, now: Micros) -> Step:
+        until, below = state
+        if until - now > penalty:  # the clock was stepped back, or the penalty was shortened
+            state = until, below = now + penalty, below
+        answer, _ = inner.peek(below, cost, now)
+        return refused(answer, until - now), state
+
+    def refused(answer: Answer, left: Micros) -> Answer:
+        _, _, retry_after, reset_after, more_after, _, _ = answer
+        return False, 0, max(retry_after, left), max(reset_after, left), max(more_after, left), 0, NOT_CHARGED
+
+    def force(state: State, cost: int, now: Micros) -> State:
+        until, below = (0, None) if state is None else state
+        return until, inner.force(below, cost, now)
+
+    def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
+        until, below = state
+        back, below = (0, None) if below is None else inner.refund(below, units, mark, now)
+        return back, (until, below)
+
+    def expiry(state: State) -> Micros:
+        until: Micros
+        until, below = state
+        return until if below is None else max(until, inner.expiry(below))
+
+    return Bound(decide, peek, force, refund, expiry)

@@ -1,0 +1,86 @@
+"""Sliding window: this window's counter plus the previous one's, weighted by how much of it still overlaps.
+
+Promise: the estimate `current + previous · overlap` never exceeds `limit` at an admission. The true count in any span
+of one period is below 2·limit; under steady traffic it stays close to `limit`, because the estimate assumes that the
+previous window's units came evenly.
+State: (end of the window, units in it, units in the one before).
+
+Overlap is counted in ticks of ceil(period / 2^20) µs, so that every product stays below 2^53 and a store that computes
+in doubles can agree to the last unit.
+"""
+
+from __future__ import annotations
+
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
+from penstock.clock import Micros
+from penstock.model import NOT_CHARGED
+from penstock.quota import Quota
+
+
+def bind(quota: Quota) -> Bound:
+    limit, period = quota.limit, quota.period_us
+    tick = -(-period >> 20)
+    ticks = -(-period // tick)
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        end, current, previous = state or (0, 0, 0)
+        until_end = end - now
+        if not 0 < until_end <= period:
+            end, current, previous = turned(end, current, previous, now)
+            until_end = end - now
+        free = limit - current
+        if previous:
+            elapsed = period - until_end  # below zero while time stands still
+            free += -previous * (ticks - elapsed // tick if elapsed > 0 else ticks) // ticks
+        if cost <= free:
+            current += cost
+            free -= cost
+            until_more = until(free + 1, current, previous, end) - now if current or previous else 0
+            return (True, free, 0, until_end, until_more, 0, end), (end, current, previous)
+        if free < 0:
+            free = 0
+        retry_after = until_more = until(cost, current, previous, end) - now
+        if cost != free + 1:
+            until_more = until(free + 1, current, previous, end) - now
+        return (False, free, retry_after, until_end, until_more, 0, NOT_CHARGED), state
+
+    def turned(end: Micros, current: int, previous: int, now: Micros) -> tuple[Micros, int, int]:
+        """The window that counts now, and the units in it and before it, if the state's window does not hold now."""
+        end_now = now - now % period + period
+        if end <= now:
+            return end_now, 0, current if end == end_now - period else 0
+        if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up
+            return end, current, previous
+        return end_now, current, previous  # the clock was stepped back
+
+    def counters(state: State, now: Micros) -> tuple[Micros, int, int]:
+        end, current, previous = state or (0, 0, 0)
+        return (end, current, previous) if 0 < end - now <= period else turned(end, current, previous, now)
+
+    def until(units: int, current: int, previous: int, end: Micros) -> Micros:
+        """When `units` will be free that are not free now, if nobody else comes."""
+        if current + units <= limit:  # as soon as less of the previous window overlaps
+            overlap = (limit - current - units) * ticks // previous
+            at = end - period + (ticks - overlap) * tick
+            return at if at < end else end
+        overlap = (limit - units) * ticks // current  # not before this window has become the previous one
+        at = end + (ticks - overlap) * tick
+        return at if at < end + period else end + period
+
+    def force(state: State, cost: int, now: Micros) -> State:
+        end, current, previous = counters(state, now)
+        return end, min(current + cost, MAX_USED), previous
+
+    def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
+        end, current, previous = counters(state, now)
+        if mark == end:
+            back = min(units, current)
+            return back, (end, current - back, previous)
+        back = min(units, previous) if mark == end - period else 0
+        return back, (end, current, previous - back)
+
+    def expiry(state: State) -> Micros:
+        end: Micros = state[0]
+        return end + period
+
+    return Bound(decide, peek_by(decide), force, refund, expiry)

@@ -1,0 +1,80 @@
+"""Every exception Penstock raises.
+
+    PenstockError
+    ├── InvalidInput (ValueError)      the caller's fault: nothing was decided, nothing changed
+    │   ├── InvalidQuota               a quota that cannot be read, or cannot be kept
+    │   ├── InvalidKey                 a key that is empty, too long, or not text
+    │   ├── InvalidCost                a cost that is not a whole number in range
+    │   │   └── CostExceedsLimit       a cost that can never fit: waiting would not help
+    │   ├── InvalidRequest             asks that contradict each other
+    │   ├── InvalidReceipt             something to give back that was never charged
+    │   └── InvalidOption              a setting that is unknown or out of range
+    ├── RateLimited                    raised only by helpers whose name or documentation says so
+    └── StoreError                     the store could not answer
+
+A refusal is an answer, so it is a value (`Verdict`), not an exception.
+
+Messages name the thing, the value and what was expected. Keys are identities, so no message ever quotes one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.model import Verdict
+
+
+class PenstockError(Exception):
+    """The root of all errors raised on purpose by Penstock."""
+
+
+class InvalidInput(PenstockError, ValueError):
+    """The caller passed something that has no meaning."""
+
+
+class InvalidQuota(InvalidInput):
+    """A quota that cannot be read or cannot be kept exactly."""
+
+
+class InvalidKey(InvalidInput):
+    """A key that is empty, too long, or not text."""
+
+
+class InvalidCost(InvalidInput):
+    """A cost that is not a whole number in range."""
+
+
+class CostExceedsLimit(InvalidCost):
+    """A cost that can never be admitted, however long the caller waits."""
+
+
+class InvalidRequest(InvalidInput):
+    """A request whose asks contradict each other."""
+
+
+class InvalidReceipt(InvalidInput):
+    """There is nothing that this receipt or verdict could give back."""
+
+
+class InvalidOption(InvalidInput):
+    """A setting that is unknown or out of range."""
+
+
+class RateLimited(PenstockError):
+    """The request was refused; `verdict` says by what and for how long."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(f"refused by {verdict.quota}: retry after {verdict.retry_after:.3f} s")
+
+    def __reduce__(self) -> tuple[type[RateLimited], tuple[Verdict]]:
+        return (RateLimited, (self.verdict,))
+
+
+class StoreError(PenstockError):
+    """The store could not answer. `transient` tells whether the same call may succeed later."""
+
+    def __init__(self, message: str, *, transient: bool) -> None:
+        super().__init__(message)
+        self.transient = transient

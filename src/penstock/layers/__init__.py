@@ -1,0 +1,5 @@
+"""Layers stand between a limiter and its store: they may answer, change or watch operations, without I/O."""
+
+from penstock.layers.base import Due, Entered, Layer
+
+__all__ = ["Due", "Entered", "Layer"]

@@ -1,0 +1,311 @@
+"""The one question Penstock answers, and the answer.
+
+An `Ask` is (key, quota, cost). An `Acquire` is a request: asks that are charged together or not at all. A store is
+handed operations and returns one outcome for each, in order:
+
+    Acquire ─▶ Verdict        may it pass, and if not, when
+    Amend   ─▶ Amended        what was given back
+    Reset   ─▶ Amended        a counter forgotten
+    any     ─▶ Failed         the store could not answer; was it charged?
+
+Records are tuples, because a tuple costs a tenth of a dataclass. `Decision` and `Verdict`, which are made on every
+call, are plain subclasses of tuple, because that saves NamedTuple's Python-level constructor. What ends in `_us` is in
+microseconds; the same name without it speaks seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from penstock.clock import SECOND, Micros
+from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError
+from penstock.quota import Quota
+
+MAX_COST = 2**53 - 1
+MAX_KEY_PART = 1_024
+MAX_KEY_PARTS = 32
+
+Key: TypeAlias = str | tuple[str, ...]
+"""Whom a limit is for: text, or a tuple of texts that never run together. `("a",)` is the same as `"a"`."""
+
+NOT_CHARGED = -1
+"""The mark of a decision that left no charge behind."""
+
+
+class Ask(NamedTuple):
+    """May `key` spend `cost` units of `quota`? An advisory ask is counted and reported, but never refuses."""
+
+    key: Key
+    quota: Quota
+    cost: int = 1
+    advisory: bool = False
+
+
+Answer: TypeAlias = tuple[bool, int, Micros, Micros, Micros, Micros, int]
+"""What an algorithm says: allowed, remaining, retry_after, reset_after, more_after, delay, mark."""
+
+
+class Decision(tuple[Any, ...]):
+    """The answer to one ask: a tuple of the algorithm's `Answer`, the instant, key, quota, cost, advisory."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return cast("bool", self[0][0])
+
+    @property
+    def answer(self) -> Answer:
+        return cast("Answer", self[0])
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the ask fits."""
+        return self.answer[0]
+
+    @property
+    def remaining(self) -> int:
+        """Units left after the charge, or, where nothing was charged, units left now."""
+        return self.answer[1]
+
+    @property
+    def retry_after_us(self) -> Micros:
+        return self.answer[2]
+
+    @property
+    def reset_after_us(self) -> Micros:
+        return self.answer[3]
+
+    @property
+    def more_after_us(self) -> Micros:
+        return self.answer[4]
+
+    @property
+    def delay_us(self) -> Micros:
+        return self.answer[5]
+
+    @property
+    def mark(self) -> int:
+        """Where the charge went, for the algorithm to find it again; `NOT_CHARGED` if there was none."""
+        return self.answer[6]
+
+    @property
+    def at_us(self) -> Micros:
+        """When it was decided, by the store's clock."""
+        return cast("Micros", self[1])
+
+    @property
+    def key(self) -> Key:
+        return cast("Key", self[2])
+
+    @property
+    def quota(self) -> Quota:
+        return cast("Quota", self[3])
+
+    @property
+    def cost(self) -> int:
+        return cast("int", self[4])
+
+    @property
+    def advisory(self) -> bool:
+        return self[5] is True
+
+    @property
+    def limit(self) -> int:
+        """Units per period of the quota."""
+        return self.quota.limit
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the same request would pass if nobody else came; 0 when it passed."""
+        return self.retry_after_us / SECOND
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the window ends, the bucket is full, or the oldest entry leaves the log."""
+        return self.reset_after_us / SECOND
+
+    @property
+    def more_after(self) -> float:
+        """Seconds until at least one more unit is free; 0 when none is in use."""
+        return self.more_after_us / SECOND
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before going ahead with an admitted request."""
+        return self.delay_us / SECOND
+
+    def __repr__(self) -> str:
+        state = "allowed" if self.allowed else f"refused, retry after {self.retry_after:.6g} s"
+        return f"<{type(self).__name__} {self.quota}: {state}, {self.remaining} left>"
+
+
+class Verdict(Decision):
+    """The answer to one request; true when it may pass.
+
+    It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
+    smallest share left. With a single ask there is nothing to choose, and the verdict is the only object made. Its last
+    item holds the decisions if there were several.
+    """
+
+    __slots__ = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One decision per ask, in the order asked."""
+        return self[5] or (Decision((*self[:5], False)),)
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What was charged, or None if nothing was."""
+        charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self.decisions if d.mark != NOT_CHARGED)
+        return Receipt(charges) if charges else None
+
+    @classmethod
+    def of(cls, decisions: tuple[Decision, ...]) -> Verdict:
+        """The verdict that follows from the decisions on all asks of a request."""
+        refused = [d for d in decisions if not d.allowed and not d.advisory]
+        if refused:
+            tightest = max(refused, key=lambda d: d.retry_after_us)
+            return cls((*tightest[:5], decisions))
+        enforced = [d for d in decisions if not d.advisory] or decisions
+        tightest = min(enforced, key=lambda d: d.remaining / d.quota.capacity)
+        _, remaining, _, reset_after, more_after, _, mark = tightest.answer
+        answer = True, remaining, 0, reset_after, more_after, max(d.delay_us for d in enforced), mark
+        return cls((answer, *tightest[1:5], decisions))
+
+
+class Charge(NamedTuple):
+    """Units that went to one counter, and the mark by which its algorithm finds them again."""
+
+    key: Key
+    quota: Quota
+    cost: int
+    mark: int
+
+
+class Receipt(NamedTuple):
+    """Proof of what a request was charged; the only way to give it back."""
+
+    charges: tuple[Charge, ...]
+
+    @property
+    def cost(self) -> int:
+        """The cost of the request, which counters that charge 1 whatever the cost do not show."""
+        return max(charge.cost for charge in self.charges)
+
+    def portion(self, units: int | None) -> tuple[Charge, ...]:
+        """What to take from each counter so that `units` of the request's cost come back; all of it if None.
+
+        Counters that charge 1 whatever the cost stay charged until the whole request is given back.
+        """
+        if units is None or units >= self.cost:
+            return self.charges
+        return tuple(c._replace(cost=0 if c.quota.flat else min(c.cost, units)) for c in self.charges)
+
+
+AmendVerb: TypeAlias = Literal["refund"]
+
+
+class Acquire(NamedTuple):
+    """Decide on all asks at one instant; charge all or none. `dry` decides and charges nothing."""
+
+    asks: tuple[Ask, ...]
+    dry: bool = False
+
+
+class Amend(NamedTuple):
+    """Change an earlier charge: `refund` gives back `units` (all of them if None) as far as they are still charged."""
+
+    receipt: Receipt
+    verb: AmendVerb
+    units: int | None = None
+
+
+class Reset(NamedTuple):
+    """Forget what `key` used of `quota`."""
+
+    key: Key
+    quota: Quota
+
+
+class Amended(NamedTuple):
+    """How many units came back to each counter of the receipt, in its order; nothing for a reset."""
+
+    each: tuple[int, ...] = ()
+
+    @property
+    def units(self) -> int:
+        """The most that came back to any one counter."""
+        return max(self.each, default=0)
+
+
+class Failed(NamedTuple):
+    """The store could not answer. `charged` says whether the operation may have taken effect all the same."""
+
+    error: StoreError
+    charged: Literal["no", "unknown"]
+
+
+Op: TypeAlias = Acquire | Amend | Reset
+Outcome: TypeAlias = Verdict | Amended | Failed
+
+
+def check_cost(cost: int, quota: Quota, *, least: int = 1) -> int:
+    """`cost` itself, if it is a whole number that `quota` could ever admit."""
+    check_units("cost", cost, least=least)
+    if cost > quota.capacity:
+        raise CostExceedsLimit(f"cost {cost}: {quota} admits at most {quota.capacity} at once, however long one waits")
+    return cost
+
+
+def check_units(what: str, units: int, *, least: int) -> int:
+    if isinstance(units, bool) or not isinstance(units, int):
+        raise InvalidCost(f"{what} {units!r}: expected a whole number, not {type(units).__name__}")
+    if not least <= units <= MAX_COST:
+        raise InvalidCost(f"{what} {units}: expected {least} to {MAX_COST}")
+    return units
+
+
+def check_key(key: Key) -> Key:
+    """`key` in its one canonical form: text for a single part, else a tuple of texts."""
+    if isinstance(key, str):
+        if not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
+            _check_part("key", key)
+        return key
+    if not isinstance(key, tuple):
+        raise InvalidKey(f"key: expected text or a tuple of texts, not {type(key).__name__}")
+    if not 1 <= len(key) <= MAX_KEY_PARTS:
+        raise InvalidKey(f"key of {len(key)} parts: expected 1 to {MAX_KEY_PARTS}")
+    for position, part in enumerate(key):
+        _check_part(f"key part {position}", part)
+    return key if len(key) > 1 else key[0]
+
+
+def _check_part(what: str, part: str) -> None:
+    if not isinstance(part, str):
+        raise InvalidKey(f"{what}: expected text, not {type(part).__name__}")
+    if not part:
+        raise InvalidKey(f"{what}: expected text that is not empty")
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidKey(
+            f"{what}: lone surrogate at index {error.start} (expected text that UTF-8 can carry)"
+        ) from None
+    if size > MAX_KEY_PART:
+        raise InvalidKey(f"{what} of {size} bytes: expected at most {MAX_KEY_PART}")
+
+
+def check_asks(asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
+    """`asks` themselves, if each asks another counter."""
+    if not asks:
+        raise InvalidRequest("a request without quotas: expected at least one")
+    seen = set()
+    for ask in asks:
+        counter = (ask.key, ask.quota.identity)
+        if counter in seen:
+            raise InvalidRequest(
+                f"{ask.quota}: asked twice in one request (give one of them a name to keep them apart)"
+            )
+        seen.add(counter)
+    return asks

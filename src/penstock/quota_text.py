@@ -1,0 +1,200 @@
+"""Quotas as people write them: `"100/minute"`, `"10/second burst 20"`, and back.
+
+    text     = quota ((";" | ",") quota)*
+    quota    = NUMBER ("/" | "per") [NUMBER] UNIT option*   |   "min_interval" DURATION option*
+    option   = ALGORITHM | "burst" NUMBER | "min_interval" DURATION | "penalty" DURATION
+             | "count" "denied" | "name" WORD
+    DURATION = NUMBER UNIT
+
+Case and spaces are free. Reading yields plain fields, which `Quota` checks: this module knows words, not meanings.
+Every error quotes the text, points at the word that is wrong, and lists what would have been right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, NoReturn, TypedDict
+
+from penstock.clock import Micros
+from penstock.errors import InvalidQuota
+
+MAX_TEXT = 1_024
+MAX_DIGITS = 20
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
+
+UNITS: dict[str, Micros] = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+SHORT = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+SPELLINGS: Mapping[str, str] = {
+    **{name: name for name in UNITS},
+    **{f"{name}s": name for name in UNITS},
+    **{short: name for name, short in SHORT.items()},
+    "µs": "microsecond",
+    "sec": "second",
+    "secs": "second",
+    "min": "minute",
+    "mins": "minute",
+    "hr": "hour",
+    "hrs": "hour",
+}
+NO_FIXED_LENGTH = {"month": "30 days", "months": "30 days", "year": "365 days", "years": "365 days"}
+OPTIONS = ("burst", "min_interval", "penalty", "count denied", "name")
+
+
+class QuotaFields(TypedDict, total=False):
+    """What a quota's text says, in whole units and microseconds; absent where it is silent."""
+
+    limit: int
+    period_us: Micros
+    algorithm: str
+    burst: int
+    min_interval_us: Micros
+    penalty_us: Micros
+    count_denied: bool
+    name: str
+
+
+class _Word(NamedTuple):
+    text: str
+    column: int
+
+
+_WORDS = re.compile(r"[0-9][0-9_]*|[^\W\d][\w.:-]*|\S")
+
+
+def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
+    """The fields of every quota in `text`, in the order written."""
+    if not isinstance(text, str):
+        raise InvalidQuota(f'quota {text!r}: expected text such as "100/minute", not {type(text).__name__}')
+    if len(text) > MAX_TEXT:
+        raise InvalidQuota(f"quota text of {len(text)} characters: expected at most {MAX_TEXT}")
+    return list(_Reader(text, algorithms).quotas())
+
+
+def write_period(micros: Micros) -> str:
+    """`"minute"`, `"5 minutes"`: the largest unit that divides."""
+    name = _largest_unit(micros)
+    count = micros // UNITS[name]
+    return name if count == 1 else f"{count} {name}s"
+
+
+def write_duration(micros: Micros) -> str:
+    """`"15m"`, `"250ms"`: the largest unit that divides."""
+    name = _largest_unit(micros)
+    return f"{micros // UNITS[name]}{SHORT[name]}"
+
+
+def _largest_unit(micros: Micros) -> str:
+    return next(name for name in reversed(UNITS) if micros % UNITS[name] == 0)
+
+
+class _Reader:
+    """One pass over the words of a text; `at` is the word being looked at."""
+
+    def __init__(self, text: str, algorithms: tuple[str, ...]) -> None:
+        self.text = text
+        self.words = [_Word(found.group(), found.start() + 1) for found in _WORDS.finditer(text)]
+        self.at = 0
+        self.algorithms = algorithms
+
+    def quotas(self) -> Iterator[QuotaFields]:
+        yield self._quota()
+        while self._peek():  # a quota ends only at a separator or with the text
+            self.at += 1
+            if self._peek():  # a trailing separator is harmless
+                yield self._quota()
+
+    def _quota(self) -> QuotaFields:
+        fields: QuotaFields = {}
+        if self._peek() == "min_interval":
+            self.at += 1
+            fields = {"limit": 1, "period_us": self._duration(), "algorithm": "min_interval"}
+        else:
+            fields["limit"] = self._number('an amount, as in "100/minute"')
+            if self._peek() not in ("/", "per"):
+                self._fail("unexpected", '"/" or "per"')
+            self.at += 1
+            count = self._number("a number") if self._peek()[:1].isdecimal() else 1
+            fields["period_us"] = count * self._unit()
+        while self._peek() not in ("", ";", ","):
+            self._option(fields)
+        return fields
+
+    def _option(self, fields: QuotaFields) -> None:
+        word = self._peek()
+        if word in self.algorithms:
+            self._once("algorithm", fields)
+            fields["algorithm"] = word
+        elif word == "burst":
+            self._once("burst", fields)
+            fields["burst"] = self._number("a number of units")
+        elif word == "min_interval":
+            self._once("min_interval_us", fields)
+            fields["min_interval_us"] = self._duration()
+        elif word == "penalty":
+            self._once("penalty_us", fields)
+            fields["penalty_us"] = self._duration()
+        elif word == "count":
+            self._once("count_denied", fields)
+            if self._peek() != "denied":
+                self._fail("unexpected", '"denied"')
+            self.at += 1
+            fields["count_denied"] = True
+        elif word == "name":
+            self._once("name", fields)
+            fields["name"] = self._name()
+        else:
+            self._fail("unknown word", ", ".join((*self.algorithms, *OPTIONS)))
+
+    def _once(self, field: str, fields: QuotaFields) -> None:
+        """Step over the option's word, which may stand only once in a quota."""
+        if field in fields:
+            self._fail("repeated", "each option, and one algorithm, at most once")
+        self.at += 1
+
+    def _number(self, expected: str) -> int:
+        word = self._peek()
+        if not word[:1].isdecimal():
+            self._fail("unexpected", expected)
+        if len(word) > MAX_DIGITS:
+            self._fail("too many digits in", f"at most {MAX_DIGITS}")
+        self.at += 1
+        return int(word.replace("_", ""))
+
+    def _duration(self) -> Micros:
+        return self._number('a duration, as in "250ms"') * self._unit()
+
+    def _unit(self) -> Micros:
+        word = self._peek()
+        if word in NO_FIXED_LENGTH:
+            self._fail("no fixed length:", f'a unit such as "{NO_FIXED_LENGTH[word]}"')
+        if word not in SPELLINGS:
+            self._fail("unknown unit", ", ".join(UNITS))
+        self.at += 1
+        return UNITS[SPELLINGS[word]]
+
+    def _name(self) -> str:
+        word = self.words[self.at].text if self._peek() else ""
+        if not NAME.fullmatch(word):
+            self._fail("unusable name", "a letter, then at most 63 letters, digits, or any of _ . : -")
+        self.at += 1
+        return word
+
+    def _peek(self) -> str:
+        return self.words[self.at].text.lower().replace("-", "_") if self.at < len(self.words) else ""
+
+    def _fail(self, fault: str, expected: str) -> NoReturn:
+        if self.at < len(self.words):
+            word, column = self.words[self.at]
+            found = f"{fault} {word!r} at column {column}"
+        else:
+            found = "ends too early"
+        raise InvalidQuota(f'quota "{self.text}": {found} (expected {expected})')

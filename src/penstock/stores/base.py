@@ -1,0 +1,48 @@
+"""What a store is: whatever can answer operations, in order, one outcome each.
+
+Operations reach a store already checked: canonical keys, costs that fit, asks that name different counters. A batch is
+decided at one instant, each operation seeing the ones before it. A store never raises for what went wrong inside: the
+outcome of the operation is then a `Failed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from penstock.clock import Clock, Micros
+from penstock.model import Key, Op, Outcome, Verdict
+from penstock.quota import Quota
+
+LoneAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
+"""Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
+
+
+class Store(Protocol):
+    """A store for blocking callers."""
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        """One outcome per operation, in the same order, within `deadline` microseconds from now."""
+
+    def close(self) -> None:
+        """Give back connections and the like."""
+
+
+class AsyncStore(Protocol):
+    """A store for asyncio."""
+
+    async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        """One outcome per operation, in the same order, within `deadline` microseconds from now."""
+
+    async def close(self) -> None:
+        """Give back connections and the like."""
+
+
+@runtime_checkable
+class InProcess(Protocol):
+    """A store that answers at once, without I/O, and so can spare a lone ask the making of operations and batches."""
+
+    clock: Clock
+
+    def bind(self, quota: Quota) -> LoneAsk:
+        """The function that answers asks of `quota`, one of `Quota.parts`."""

@@ -1,0 +1,1 @@
+"""What a store needs to prove itself."""

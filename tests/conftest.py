@@ -1,0 +1,27 @@
+"""What all tiers share: how many examples Hypothesis generates, and how many it really did.
+
+A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHESIS_PROFILE, else it is `ci`.
+"""
+
+import os
+import re
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Whatever is slow here is slow because the machine is: no deadline, no complaint about slow generation.
+# Random is said aloud, because Hypothesis changes its default where the variable CI is set.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False)
+
+settings.register_profile("fast", _PATIENT, max_examples=50, stateful_step_count=30)
+settings.register_profile("ci", _PATIENT, max_examples=500, stateful_step_count=30, derandomize=True)
+settings.register_profile("full", _PATIENT, max_examples=10_000, stateful_step_count=50, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Leaves in the JUnit report how many generated examples a property held for; docs/proof.md shows it."""
+    statistics: str = getattr(item, "hypothesis_statistics", "")
+    examples = sum(int(count) for count in re.findall(r"(\d+) passing", statistics))
+    if examples:
+        item.user_properties.append(("examples", examples))

@@ -1,0 +1,55 @@
+"""The repository keeps its own promises."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# -S hides site-packages, so whatever is imported here comes from the source tree or the standard library.
+IMPORT_EVERYTHING_BUT_THE_KIT = """
+import importlib, pkgutil, sys
+sys.path.insert(0, sys.argv[1])
+import penstock
+for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+    if not module.name.startswith(("penstock.testing", "penstock.demo")):
+        importlib.import_module(module.name)
+"""
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = (line.partition("==") for line in lines if not line.startswith("#"))
+    return {_normalised(name): version for name, _, version in pins}
+
+
+def test_constraints_are_exact_versions_and_nothing_else() -> None:
+    for name, version in _pinned().items():
+        assert re.fullmatch(r"[a-z0-9-]+", name), name
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}: {version!r} is not a version"
+
+
+def test_every_declared_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    declared = [*project["build-system"]["requires"], *extras["testing"]]
+    declared += [name for group in project["dependency-groups"].values() for name in group]
+    names = {_normalised(re.split(r"[\s<>=!~\[;]", requirement, maxsplit=1)[0]) for requirement in declared}
+    assert names - _pinned().keys() == set()
+
+
+def test_the_core_has_no_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dependencies"] == []
+
+
+def test_the_core_imports_with_the_standard_library_alone() -> None:
+    command = (sys.executable, "-I", "-S", "-c", IMPORT_EVERYTHING_BUT_THE_KIT, str(ROOT / "src"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,267 @@
+"""Runs the tiers of tests in order and says honestly how each went.
+
+    python tools/test.py check     static checks alone
+    python tools/test.py fast      unit, property and conformance tests with few generated examples
+    python tools/test.py ci        all tiers and coverage; what `make test` runs
+    python tools/test.py full      the same with 10,000 examples per property; writes docs/proof.md
+
+Every tier runs even if an earlier one failed; the exit code is 0 only if all of them, and the coverage, are good.
+A tier whose folders do not exist is skipped; one that exists and holds no test fails. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+PROOF = ROOT / "docs" / "proof.md"
+COVERAGE_AT_LEAST = 95
+
+TIERS = {
+    "unit + property": ("tests/unit", "tests/property"),
+    "conformance": ("tests/conformance",),
+    "integration": ("tests/integration",),
+    "acceptance": ("tests/acceptance",),
+}
+
+
+class Mode(NamedTuple):
+    """What one run consists of."""
+
+    command: str
+    profile: str = "ci"
+    static: bool = True
+    tiers: tuple[str, ...] = tuple(TIERS)
+    coverage: bool = True
+
+
+MODES = {
+    "check": Mode("make check", tiers=(), coverage=False),
+    "fast": Mode(
+        "make test-fast", profile="fast", static=False, tiers=("unit + property", "conformance"), coverage=False
+    ),
+    "ci": Mode("make test"),
+    "full": Mode("make test-full", profile="full"),
+}
+
+
+class Case(NamedTuple):
+    """One test that ran."""
+
+    name: str
+    outcome: str
+    seconds: float
+    examples: int
+
+
+@dataclass
+class Result:
+    """How one tier went."""
+
+    tier: str
+    good: bool = False
+    note: str = ""
+    seconds: float = 0.0
+    cases: list[Case] = field(default_factory=list)
+
+    def count(self, outcome: str) -> int:
+        return sum(case.outcome == outcome for case in self.cases)
+
+    @property
+    def told(self) -> str:
+        if not self.cases:
+            return self.note
+        counts = f"{self.count('passed')} passed, {self.count('failed')} failed, {self.count('skipped')} skipped"
+        return f"{counts} ({self.note})" if self.note else counts
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(*command: str, **environment: str) -> int:
+    sys.stdout.flush()
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL, check=False)
+    return done.returncode
+
+
+@contextmanager
+def timed(tier: str) -> Iterator[Result]:
+    print(f"\n==== {tier}", flush=True)
+    result = Result(tier)
+    start = time.monotonic()
+    yield result
+    result.seconds = time.monotonic() - start
+    print(f"---- {tier}: {'ok' if result.good else 'FAILED'}, {result.seconds:.1f} s", flush=True)
+
+
+def run_static() -> Result:
+    folders = [folder for folder in ("src", "tests", "bench", "tools") if (ROOT / folder).is_dir()]
+    commands = {
+        "ruff check": (sys.executable, "-m", "ruff", "check", "."),
+        "ruff format": (sys.executable, "-m", "ruff", "format", "--check", "."),
+        "mypy": (sys.executable, "-m", "mypy", *folders),
+        "import contracts": (str(Path(sys.executable).parent / "lint-imports"), "--no-logo"),
+    }
+    with timed("static") as result:
+        failed = [name for name, command in commands.items() if run(*command) != 0]
+        result.good = not failed
+        result.note = f"failed: {', '.join(failed)}" if failed else ", ".join(commands)
+    return result
+
+
+def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | None:
+    folders = [folder for folder in TIERS[tier] if (ROOT / folder).is_dir()]
+    if not folders:
+        return None
+    slug = tier.replace(" + ", "-")
+    report = scratch / f"{slug}.xml"
+    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={workers}"]
+    command += [f"--hypothesis-profile={mode.profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
+    if mode.coverage:
+        command += ["--cov", "--cov-report="]
+    if mode.profile == "full":
+        command += ["--override-ini=faulthandler_timeout=7200"]
+    with timed(tier) as result:
+        code = run(*command, *folders, COVERAGE_FILE=str(scratch / f".coverage.{slug}"))
+        result.cases = read_report(report)
+        result.good = code == 0 and result.count("passed") > 0
+        result.note = "" if result.good else {5: "no test found"}.get(code, f"pytest's exit code {code}")
+    return result
+
+
+def read_report(report: Path) -> list[Case]:
+    """The tests in a JUnit report; none if pytest died before writing one."""
+    if not report.exists():
+        return []
+    return [read_case(case) for case in ElementTree.parse(report).iter("testcase")]
+
+
+def read_case(case: ElementTree.Element) -> Case:
+    broken = case.find("failure") is not None or case.find("error") is not None
+    skipped = case.find("skipped") is not None
+    examples = case.find("properties/property[@name='examples']")
+    return Case(
+        name=f"{case.get('classname', '').removeprefix('tests.')}.{case.get('name')}",
+        outcome="failed" if broken else "skipped" if skipped else "passed",
+        seconds=float(case.get("time", 0)),
+        examples=0 if examples is None else int(examples.get("value", 0)),
+    )
+
+
+def run_coverage(scratch: Path) -> Result:
+    coverage = (sys.executable, "-m", "coverage")
+    data = {"COVERAGE_FILE": str(scratch / ".coverage")}
+    with timed("coverage") as result:
+        combined = run(*coverage, "combine", "--quiet", str(scratch), **data) == 0
+        result.good = combined and run(*coverage, "report", f"--fail-under={COVERAGE_AT_LEAST}", **data) == 0
+        result.note = f"{'at least' if result.good else 'below'} {COVERAGE_AT_LEAST} % of lines and branches"
+    return result
+
+
+# ---------------------------------------------------------------- telling
+
+
+def table(results: list[Result]) -> str:
+    lines = ["| tier | result | seconds | |", "|---|---|---:|---|"]
+    lines += [f"| {r.tier} | {'ok' if r.good else 'FAILED'} | {r.seconds:.1f} | {r.told} |" for r in results]
+    return "\n".join(lines)
+
+
+def bottom_line(results: list[Result]) -> str:
+    passed, failed, skipped = (sum(r.count(outcome) for r in results) for outcome in ("passed", "failed", "skipped"))
+    seconds = sum(r.seconds for r in results)
+    ran = any(r.cases for r in results)
+    counts = f"{passed} passed, {failed} failed, {skipped} skipped in {seconds:.0f} s" if ran else f"{seconds:.0f} s"
+    bad = [r.tier for r in results if not r.good]
+    return f"FAILED ({', '.join(bad)}): {counts}" if bad else f"OK: {counts}"
+
+
+def proof(mode: Mode, results: list[Result]) -> str:
+    packages = ("penstock", "hypothesis", "pytest", "mypy", "ruff", "coverage")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    properties = sorted(case for result in results for case in result.cases if case.examples)
+    return "\n".join(
+        [
+            "# Proof",
+            "",
+            f"Written by `{mode.command}`, which runs every tier at full length. Do not edit.",
+            "",
+            f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            f"- source: {source()}",
+            f"- machine: {machine}",
+            f"- versions: {versions}",
+            f"- **{bottom_line(results)}**",
+            "",
+            "## Tiers",
+            "",
+            table(results),
+            "",
+            "## Properties",
+            "",
+            "Each was tried on as many examples as generated by Hypothesis; for a state machine, an example is one",
+            "whole history of operations.",
+            "",
+            "| property | result | examples that held | seconds |",
+            "|---|---|---:|---:|",
+            *(f"| `{p.name.replace('|', ' ')}` | {p.outcome} | {p.examples:,} | {p.seconds:.1f} |" for p in properties),
+            "",
+        ]
+    )
+
+
+def source() -> str:
+    """The commit that was tested, and whether the tree held anything else."""
+    told = subprocess.run(
+        ("git", "describe", "--always", "--dirty", "--abbrev=12"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return f"commit {told.stdout.strip()}" if told.returncode == 0 else "not a git checkout"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the tiers of tests.")
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--workers", type=int, default=2, help="test processes (default 2)")
+    arguments = parser.parse_args()
+    mode = MODES[arguments.mode]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the scratch folder goes
+
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-test-") as scratch:
+        if mode.static:
+            results.append(run_static())
+        for tier in mode.tiers:
+            result = run_tier(tier, mode, arguments.workers, Path(scratch))
+            if result is not None:
+                results.append(result)
+        if mode.coverage:
+            results.append(run_coverage(Path(scratch)))
+
+    if arguments.mode == "full":
+        PROOF.parent.mkdir(exist_ok=True)
+        PROOF.write_text(proof(mode, results), encoding="utf-8")
+        print(f"\nwritten: {PROOF.relative_to(ROOT)}")
+    print(f"\n{table(results)}\n\n{bottom_line(results)}")
+    return 0 if results and all(result.good for result in results) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted")
