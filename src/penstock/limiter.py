@@ -55,12 +55,14 @@ class _Front:
     """Everything about a limiter that does not wait."""
 
     def __init__(self, store: Store | AsyncStore, clock: Clock | None, layers: Sequence[Layer]) -> None:
-        direct = store if isinstance(store, InProcess) and not layers else None
-        self._bind_lone = None if direct is None else direct.bind
-        self._clock = clock or (SystemClock() if direct is None else direct.clock)
+        in_process = store if isinstance(store, InProcess) else None
+        if in_process is not None and clock not in (None, in_process.clock):
+            raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
+        self._bind_lone = None if in_process is None or layers else in_process.bind
+        self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
-        self._lone: dict[object, LoneAsk | None] = {}  # what answers a quota, as callers write it; None: the driver
-        self._parts: dict[object, tuple[Quota, ...]] = {}  # all others
+        self._lone: dict[object, LoneAsk | None] = {}  # what answers a quota as callers write it; None: the driver does
+        self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
         self._closed = False
 
     def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
@@ -69,14 +71,12 @@ class _Front:
             raise StoreError("the limiter is closed", transient=False)
         name = tuple(quota) if isinstance(quota, list) else quota
         try:
-            parts = self._parts.get(name)
-        except TypeError:
-            parts = None
-        if parts is None:
+            return self._parts[name]
+        except (KeyError, TypeError):  # not seen before; or nothing that could be a quota, which _read tells
             parts = tuple(part for whole in _read(quota) for part in whole.parts)
-            if len(self._parts) >= MAX_REMEMBERED:
-                self._parts.clear()
-            self._parts[name] = parts
+        if len(self._parts) >= MAX_REMEMBERED:
+            self._parts.clear()
+        self._parts[name] = parts
         return parts
 
     def _lone_ask(self, quota: QuotaLike) -> LoneAsk | None:
@@ -90,14 +90,16 @@ class _Front:
         return ask
 
     def _lone_asks(self, requests: Sequence[Request]) -> list[LoneAsk] | None:
-        """The store's own functions for all `requests`, if each is a sound key and a remembered quota; else None."""
+        """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
         asks = []
         for request in requests:
-            try:
-                key, quota = cast("tuple[Key, QuotaLike]", request)
-                ask = self._lone.get(quota)
-            except (TypeError, ValueError):
+            if request.__class__ is not tuple or len(request) != 2:
                 return None
+            key, quota = request
+            try:
+                ask = self._lone[quota]
+            except (KeyError, TypeError):
+                ask = self._lone_ask(quota)
             if ask is None or key.__class__ is not str or not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
                 return None
             asks.append(ask)

@@ -10,7 +10,8 @@ handed operations and returns one outcome for each, in order:
 
 Records are tuples, because a tuple costs a tenth of a dataclass. `Decision` and `Verdict`, which are made on every
 call, are plain subclasses of tuple, because that saves NamedTuple's Python-level constructor. What ends in `_us` is in
-microseconds; the same name without it speaks seconds.
+microseconds; the same name without it speaks seconds. No record shows its key when printed, because keys are
+identities and what is printed ends up in logs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Ask(NamedTuple):
     quota: Quota
     cost: int = 1
     advisory: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Ask {self.quota}: {self.cost}{', advisory' if self.advisory else ''}>"
 
 
 Answer: TypeAlias = tuple[bool, int, Micros, Micros, Micros, Micros, int]
@@ -182,6 +186,9 @@ class Charge(NamedTuple):
     cost: int
     mark: int
 
+    def __repr__(self) -> str:
+        return f"<Charge {self.quota}: {self.cost}>"
+
 
 class Receipt(NamedTuple):
     """Proof of what a request was charged; the only way to give it back."""
@@ -226,6 +233,9 @@ class Reset(NamedTuple):
 
     key: Key
     quota: Quota
+
+    def __repr__(self) -> str:
+        return f"<Reset {self.quota}>"
 
 
 class Amended(NamedTuple):

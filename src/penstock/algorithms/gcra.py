@@ -7,19 +7,36 @@ owed can be told from it after a change of `limit`.
 
 from __future__ import annotations
 
-from penstock.algorithms.base import Bound, State
-from penstock.algorithms.bucket import bind_bucket
+from penstock.algorithms.base import Bound, State, Step, peek_by
+from penstock.algorithms.bucket import bind_force, bind_refund, bind_refusal
 from penstock.clock import Micros
 from penstock.quota import Quota
 
 
 def bind(quota: Quota) -> Bound:
-    limit = quota.limit
+    limit, period = quota.limit, quota.period_us
+    full = quota.capacity * period
+    refusal = bind_refusal(quota)
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        owed = 0
+        if state is not None:
+            arrival, rate = state
+            owed = arrival - now * rate
+            if owed < 0:
+                owed = 0
+            elif owed > full:  # the burst was lowered, or the clock was stepped
+                owed = full
+        total = owed + cost * period
+        if total > full:
+            return refusal(owed, cost, 0), state
+        remaining = (full - total) // period
+        until_more = -((full - total - (remaining + 1) * period) // limit) if total else 0
+        return (True, remaining, 0, -(-total // limit), until_more, 0, now), (now * limit + total, limit)
 
     def level(state: State, now: Micros) -> tuple[int, Micros]:
         arrival, rate = state
-        owed = arrival - now * rate
-        return (owed if owed > 0 else 0), now
+        return min(max(arrival - now * rate, 0), full), now
 
     def keep(owed: int, at: Micros) -> State:
         return at * limit + owed, limit
@@ -29,4 +46,5 @@ def bind(quota: Quota) -> Bound:
         full_again: Micros = -(-arrival // rate)
         return full_again
 
-    return bind_bucket(quota, level, keep, expiry)
+    force, refund = bind_force(quota, level, keep), bind_refund(quota, level, keep)
+    return Bound(decide, peek_by(decide), force, refund, expiry)

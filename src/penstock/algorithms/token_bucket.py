@@ -7,24 +7,38 @@ is owed keeps its meaning when `burst` or `limit` change.
 
 from __future__ import annotations
 
-from penstock.algorithms.base import Bound, State
-from penstock.algorithms.bucket import bind_bucket
+from penstock.algorithms.base import Bound, State, Step, peek_by
+from penstock.algorithms.bucket import bind_force, bind_refund, bind_refusal
 from penstock.clock import Micros
 from penstock.quota import Quota
 
 
 def bind(quota: Quota) -> Bound:
-    limit = quota.limit
-    full = quota.capacity * quota.period_us
+    limit, period = quota.limit, quota.period_us
+    full = quota.capacity * period
+    refusal = bind_refusal(quota)
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        owed, at = (0, now) if state is None else level(state, now)
+        total = owed + cost * period
+        if total > full:
+            return refusal(owed, cost, at - now), state
+        remaining = (full - total) // period
+        until_full = at - now - (-total // limit)
+        until_more = at - now - ((full - total - (remaining + 1) * period) // limit) if total else 0
+        return (True, remaining, 0, until_full, until_more, 0, at), (total, at, limit)
 
     def level(state: State, now: Micros) -> tuple[int, Micros]:
+        """What is owed, and the instant at which that holds: now, or later while time stands still."""
         owed, at, rate = state
         if at <= now:
             owed -= (now - at) * rate
-            return (owed if owed > 0 else 0), now
-        if (at - now) * limit > full:  # ahead by more than a full burst: the clock was stepped
-            return owed, now
-        return owed, at  # time went back: stand still until it has caught up
+            at = now
+        elif (at - now) * limit > full:  # ahead by more than a full burst: the clock was stepped
+            at = now
+        if owed < 0:
+            return 0, at
+        return (owed if owed < full else full), at  # more than full if the burst was lowered
 
     def keep(owed: int, at: Micros) -> State:
         return owed, at, limit
@@ -34,4 +48,5 @@ def bind(quota: Quota) -> Bound:
         paid_back: Micros = at - (-owed // rate)
         return paid_back
 
-    return bind_bucket(quota, level, keep, expiry)
+    force, refund = bind_force(quota, level, keep), bind_refund(quota, level, keep)
+    return Bound(decide, peek_by(decide), force, refund, expiry)
