@@ -1,13 +1,17 @@
 """Clocks: the only place in Penstock that looks at the time.
 
-A clock has one method, spelled as in the standard library: `time_ns()`, nanoseconds since the Unix epoch. Everything
-inside Penstock counts whole microseconds since the epoch (`Micros`); whoever holds a clock divides by 1,000. The system
-clock hands out the interpreter's own C function, so reading the time costs no Python call.
+A clock tells the time, spelled as in the standard library: `time_ns()`, nanoseconds since the Unix epoch; and it
+waits, because whoever makes time pass must be asked to let it pass. Everything inside Penstock counts whole
+microseconds since the epoch (`Micros`); whoever holds a clock divides by 1,000. The system clock hands out the
+interpreter's own C function, so reading the time costs no Python call.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from penstock.errors import InvalidOption
@@ -23,15 +27,28 @@ class Clock(Protocol):
     def time_ns(self) -> int:
         """Nanoseconds since the Unix epoch."""
 
+    def wait(self, woken: threading.Event, micros: Micros) -> None:
+        """Return after `micros`, or as soon as somebody sets `woken`."""
+
+    async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
+        """The same for asyncio."""
+
 
 class SystemClock:
     """The wall clock of this machine."""
 
     time_ns = staticmethod(time.time_ns)
 
+    def wait(self, woken: threading.Event, micros: Micros) -> None:
+        woken.wait(micros / SECOND)
+
+    async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(woken.wait(), micros / SECOND)
+
 
 class ManualClock:
-    """A clock that moves only when told to, for tests that never sleep.
+    """A clock that moves only when told to, for tests that never sleep. Who waits by it moves it, and waits no longer.
 
     >>> clock = ManualClock()
     >>> clock.advance(1.5)
@@ -42,6 +59,15 @@ class ManualClock:
 
     def time_ns(self) -> int:
         return self.micros * 1_000
+
+    def wait(self, woken: threading.Event, micros: Micros) -> None:
+        if not woken.is_set():
+            self.micros += micros
+
+    async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
+        if not woken.is_set():
+            self.micros += micros
+        await asyncio.sleep(0)  # as any wait does, let others run
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass."""

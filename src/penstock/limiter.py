@@ -1,150 +1,41 @@
 """Limiter and AsyncLimiter: what applications hold in their hands.
 
-Both have the same methods and differ in one word, `await`. What they share (reading quotas, checking input, making
-operations, reading outcomes) is `_Front`, which neither waits nor keeps counts.
+Both have the same methods and differ in one word, `await`. What they share is `Front`, which neither waits nor counts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, cast
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial, wraps
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.drivers import AsyncDriver, Driver
-from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, RateLimited, StoreError
+from penstock.errors import InvalidOption, RateLimited
+from penstock.front import Call, Front, Id, QuotaLike, Request, amended_by, holds_place, line_of, verdict_of
+from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation
 from penstock.layers.base import Layer
-from penstock.model import (
-    MAX_KEY_PART,
-    Acquire,
-    Amend,
-    Amended,
-    Ask,
-    Failed,
-    Key,
-    Op,
-    Outcome,
-    Receipt,
-    Reset,
-    Verdict,
-    check_asks,
-    check_cost,
-    check_key,
-    check_units,
-)
-from penstock.quota import Quota
-from penstock.stores import AsyncStore, InProcess, LoneAsk, Store, open_async_store, open_store
-
-QuotaLike: TypeAlias = str | Quota | Sequence[str | Quota]
-"""A quota, its text, a text of several, or several of either."""
-
-Request: TypeAlias = tuple[Key, QuotaLike] | tuple[Key, QuotaLike, int]
-"""(key, quota), or (key, quota, cost)."""
-
-KeyOf: TypeAlias = Key | Callable[..., Key] | None
+from penstock.model import Acquire, Amended, Key, Receipt, Verdict
+from penstock.stores import AsyncStore, Store, open_async_store, open_store
+from penstock.waiting import too_late
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_REMEMBERED = 4_096
+ID_BYTES = 12
 
 
-class _Front:
-    """Everything about a limiter that does not wait."""
-
-    def __init__(self, store: Store | AsyncStore, clock: Clock | None, layers: Sequence[Layer]) -> None:
-        in_process = store if isinstance(store, InProcess) else None
-        if in_process is not None and clock not in (None, in_process.clock):
-            raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
-        self._bind_lone = None if in_process is None or layers else in_process.bind
-        self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
-        self._time_ns = self._clock.time_ns
-        self._lone: dict[object, LoneAsk | None] = {}  # what answers a quota as callers write it; None: the driver does
-        self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
-        self._closed = False
-
-    def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
-        """The counters to ask for `quota`; texts are read once and remembered."""
-        if self._closed:
-            raise StoreError("the limiter is closed", transient=False)
-        name = tuple(quota) if isinstance(quota, list) else quota
-        try:
-            return self._parts[name]
-        except (KeyError, TypeError):  # not seen before; or nothing that could be a quota, which _read tells
-            parts = tuple(part for whole in _read(quota) for part in whole.parts)
-        if len(self._parts) >= MAX_REMEMBERED:
-            self._parts.clear()
-        self._parts[name] = parts
-        return parts
-
-    def _lone_ask(self, quota: QuotaLike) -> LoneAsk | None:
-        """The store's own function for `quota`, if it has one: a single counter, charged what the request costs."""
-        parts = self._quotas(quota)
-        ask = self._bind_lone(parts[0]) if self._bind_lone and len(parts) == 1 and not parts[0].flat else None
-        if not isinstance(quota, list):
-            if len(self._lone) >= MAX_REMEMBERED:
-                self._lone.clear()
-            self._lone[quota] = ask
-        return ask
-
-    def _lone_asks(self, requests: Sequence[Request]) -> list[LoneAsk] | None:
-        """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
-        asks = []
-        for request in requests:
-            if request.__class__ is not tuple or len(request) != 2:
-                return None
-            key, quota = request
-            try:
-                ask = self._lone[quota]
-            except (KeyError, TypeError):
-                ask = self._lone_ask(quota)
-            if ask is None or key.__class__ is not str or not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
-                return None
-            asks.append(ask)
-        return asks
-
-    def _acquire(self, key: Key, quota: QuotaLike, cost: int, *, dry: bool = False) -> Acquire:
-        key = check_key(key)
-        least = 0 if dry else 1
-        parts = self._quotas(quota)
-        asks = tuple(
-            Ask(
-                key,
-                part,
-                min(check_units("cost", cost, least=least), 1) if part.flat else check_cost(cost, part, least=least),
-            )
-            for part in parts
-        )
-        return Acquire(check_asks(asks), dry)
-
-    def _acquire_all(self, requests: Sequence[Request]) -> list[Op]:
-        for position, request in enumerate(requests):
-            if not isinstance(request, tuple) or not 2 <= len(request) <= 3:
-                raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
-        return [self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
-
-    def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
-        if not isinstance(charged, Verdict | Receipt):
-            raise InvalidReceipt(f"refund of {type(charged).__name__}: expected a verdict or its receipt")
-        receipt = charged if isinstance(charged, Receipt) else charged.receipt
-        if receipt is None:
-            raise InvalidReceipt("refund of a verdict that charged nothing (expected one that was allowed)")
-        if units is not None and check_units("units", units, least=1) > receipt.cost:
-            raise InvalidCost(f"units {units}: expected at most {receipt.cost}, which is what was charged")
-        return Amend(receipt, "refund", units)
-
-    def _reset(self, key: Key, quota: QuotaLike) -> list[Op]:
-        key = check_key(key)
-        return [Reset(key, part) for part in self._quotas(quota)]
-
-
-class Limiter(_Front):
+class Limiter(Front):
     """Limits for blocking code.
 
-    `store` is a URL or a store of your own; by default the counters live in this process. Most callers want `acquire`;
-    `peek` asks without charging, and the `limit` decorator raises `RateLimited` instead of answering.
+    `store` is a URL or a store of your own; by default the counters live in this process. Most callers want `acquire`:
+    it decides and charges. `wait` waits instead of refusing, `hold` limits what runs at once, `reserve` charges an
+    estimate that is settled later, and the `limit` decorator does any of these around a function.
 
     >>> limiter = Limiter()
     >>> if not limiter.acquire("alice", "100/minute"):
@@ -160,91 +51,183 @@ class Limiter(_Front):
         self._owns_store = opened is not store
         self._driver = Driver(opened, layers, self._clock)
 
-    def acquire(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
-        """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none."""
+    def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
+        """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
+
+        Once admitted, a request with an `id` is remembered for as long as it may count: asked again with the same id
+        it gets the same answer, and is not charged again.
+        """
         try:
             ask = self._lone[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._lone_ask(quota)
-        if ask is None:
-            return _verdict(self._driver.run([self._acquire(key, quota, cost)])[0])
+        if ask is None or id is not None:
+            return self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
     def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
         asks = self._lone_asks(requests)
         if asks is None:
-            return [_verdict(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
+            return [verdict_of(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
         return [ask(request[0], 1, now) for ask, request in zip(asks, requests, strict=True)]
 
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
-        return _verdict(self._driver.run([self._acquire(key, quota, cost, dry=True)])[0])
+        return self._run(self._acquire(key, quota, cost, dry=True))
+
+    def wait(
+        self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
+    ) -> Verdict:
+        """Wait until the request is admitted, at most `timeout` seconds, and in the order of asking.
+
+        Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`) has
+        waited for its turn when this returns.
+        """
+        op = self._acquire(key, quota, cost, request_id=id)
+        deadline = self._deadline(timeout)
+        woken = threading.Event()
+        waiter = self._lines.join(line_of(op), woken.set)
+        try:
+            while not self._lines.is_head(waiter) and woken.wait(self._seconds_left(deadline)):
+                woken.clear()
+            verdict = self._run(op)  # at the head of the line, or for the last time
+            while (rest := self._pause(verdict, waiter, deadline)) is not None:
+                self._clock.wait(woken, rest)
+                woken.clear()
+                verdict = self._run(op)
+        finally:
+            self._lines.leave(waiter)
+        if verdict and self._comes_too_late(verdict, deadline):
+            self.refund(verdict)
+            return too_late(verdict)
+        if verdict.delay_us:
+            self._clock.wait(threading.Event(), verdict.delay_us)
+        return verdict
+
+    def hold(self, key: Key, quota: QuotaLike, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
+        """Take a place of a concurrency quota, to be held in a `with` block; rates may stand beside it.
+
+        A place is lost when its ttl passes without renewal. With `renew` a background thread sees to that.
+        """
+        return Hold(self, self._run(self._hold(key, quota, cost, id)), keep=renew)
+
+    def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
+        """Charge an estimated `cost` now, to be settled when the true cost is known."""
+        return Reservation(self, self.acquire(key, quota, cost, os.urandom(ID_BYTES) if id is None else id))
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
-        """Give back what a verdict charged, or `units` of it, as far as it is still charged. Do it once a receipt."""
-        return _amended(self._driver.run([self._refund(charged, units)])[0])
+        """Give back what a verdict charged, or `units` of it, as far as it is still charged.
+
+        Do it once per receipt: only a request with an id remembers that it was given back.
+        """
+        return amended_by(self._driver.run([self._refund(charged, units)])[0])
+
+    def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
+        """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
+        return amended_by(self._driver.run([self._settle(charged, units)])[0])
+
+    def release(self, charged: Verdict | Receipt) -> Amended:
+        """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
+        return amended_by(self._driver.run([self._places("release", charged)])[0])
+
+    def renew(self, charged: Verdict | Receipt) -> bool:
+        """Hold on to places for another ttl. False if they are no longer held."""
+        return amended_by(self._driver.run([self._places("renew", charged)])[0]).units > 0
 
     def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
         for outcome in self._driver.run(self._reset(key, quota)):
-            _amended(outcome)
+            amended_by(outcome)
 
     def limit(
-        self, quota: QuotaLike, *, key: KeyOf = None, cost: int | Callable[..., int] = 1, name: str | None = None
+        self,
+        quota: QuotaLike,
+        *,
+        key: Key | Callable[..., Key] | None = None,
+        cost: int | Callable[..., int] = 1,
+        name: str | None = None,
+        timeout: float = 0,
+        settle: Callable[[Any], int] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call is charged first, and raises `RateLimited` when refused.
 
         `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`.
+        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds for their turn. A
+        place of a concurrency quota is held during the call. `settle` tells the true cost from what the call returns.
         """
+        self._quotas(quota)  # a bad quota should fail here rather than on the first call
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            target = _Target(function, name, key, cost)
-            self._quotas(quota)  # a bad quota should fail here rather than on the first call
+            call = Call(function, name, key, cost)
 
-            def admit(*args: Any, **kwargs: Any) -> None:
-                verdict = self.acquire(target.key(*args, **kwargs), quota, cost=target.cost(*args, **kwargs))
-                if not verdict:
-                    raise RateLimited(verdict)
+            def limited(*args: Any, **kwargs: Any) -> AbstractContextManager[Callable[[Any], Any]]:
+                return self._around(call.key(*args, **kwargs), quota, call.cost(*args, **kwargs), timeout, settle)
 
             if inspect.iscoroutinefunction(function):
+                if timeout:
+                    raise InvalidOption(
+                        f"timeout {timeout!r}: waiting would block the event loop (expected AsyncLimiter)"
+                    )
 
                 @wraps(function)
                 async def limited_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    admit(*args, **kwargs)
-                    return await function(*args, **kwargs)
+                    with limited(*args, **kwargs) as settled:
+                        return settled(await function(*args, **kwargs))
 
                 return cast("Callable[P, R]", limited_coroutine)
 
             @wraps(function)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                admit(*args, **kwargs)
-                return function(*args, **kwargs)
+            def limited_function(*args: P.args, **kwargs: P.kwargs) -> R:
+                with limited(*args, **kwargs) as settled:
+                    return cast("R", settled(function(*args, **kwargs)))
 
-            return limited
+            return limited_function
 
         return decorate
 
+    @contextmanager
+    def _around(
+        self, key: Key, quota: QuotaLike, cost: int, timeout: float, settle: Callable[[Any], int] | None
+    ) -> Iterator[Callable[[R], R]]:
+        """What happens before and after a limited call; yields what the call's result goes through."""
+        request_id = os.urandom(ID_BYTES) if settle else None
+        if timeout:
+            verdict = self.wait(key, quota, cost, timeout=timeout, id=request_id)
+        else:
+            verdict = self.acquire(key, quota, cost, request_id)
+        if not verdict:
+            raise RateLimited(verdict)
+
+        def settled(result: R) -> R:
+            if settle:
+                self.settle(verdict, settle(result))
+            return result
+
+        try:
+            yield settled
+        finally:
+            if holds_place(verdict):
+                self.release(verdict)
+
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
-        self._closed = True
-        self._lone.clear()
-        self._parts.clear()
+        self._shut()
         if self._owns_store:
             self._store.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _run(self, op: Acquire) -> Verdict:
+        return verdict_of(self._driver.run([op])[0])
 
-class AsyncLimiter(_Front):
+
+class AsyncLimiter(Front):
     """Limits for asyncio: the methods of `Limiter`, awaited. One instance serves any number of event loops.
 
     >>> limiter = AsyncLimiter()
@@ -261,118 +244,184 @@ class AsyncLimiter(_Front):
         self._owns_store = opened is not store
         self._driver = AsyncDriver(opened, layers, self._clock)
 
-    async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
-        """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none."""
+    async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
+        """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
+
+        Once admitted, a request with an `id` is remembered for as long as it may count: asked again with the same id
+        it gets the same answer, and is not charged again.
+        """
         try:
             ask = self._lone[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._lone_ask(quota)
-        if ask is None:
-            return _verdict((await self._driver.run([self._acquire(key, quota, cost)]))[0])
+        if ask is None or id is not None:
+            return await self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
     async def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
         asks = self._lone_asks(requests)
         if asks is None:
-            return [_verdict(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
+            return [verdict_of(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
         return [ask(request[0], 1, now) for ask, request in zip(asks, requests, strict=True)]
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
-        return _verdict((await self._driver.run([self._acquire(key, quota, cost, dry=True)]))[0])
+        return await self._run(self._acquire(key, quota, cost, dry=True))
+
+    async def wait(
+        self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
+    ) -> Verdict:
+        """Wait until the request is admitted, at most `timeout` seconds, and in the order of asking.
+
+        Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`)
+        has waited for its turn when this returns. Cancelled, it leaves the line and nothing behind.
+        """
+        op = self._acquire(key, quota, cost, request_id=id)
+        deadline = self._deadline(timeout)
+        woken = asyncio.Event()
+        waiter = self._lines.join(line_of(op), partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
+        try:
+            while not self._lines.is_head(waiter) and await _woken(woken, self._seconds_left(deadline)):
+                woken.clear()
+            verdict = await self._run(op)  # at the head of the line, or for the last time
+            while (rest := self._pause(verdict, waiter, deadline)) is not None:
+                await self._clock.wait_async(woken, rest)
+                woken.clear()
+                verdict = await self._run(op)
+        finally:
+            self._lines.leave(waiter)
+        if verdict and self._comes_too_late(verdict, deadline):
+            await self.refund(verdict)
+            return too_late(verdict)
+        if verdict.delay_us:
+            await self._clock.wait_async(asyncio.Event(), verdict.delay_us)
+        return verdict
+
+    def hold(
+        self, key: Key, quota: QuotaLike, cost: int = 1, *, id: Id | None = None, renew: bool = False
+    ) -> Opening[AsyncHold]:
+        """Take a place of a concurrency quota, to be held in an `async with` block; rates may stand beside it.
+
+        A place is lost when its ttl passes without renewal. With `renew` a background task sees to that.
+        """
+
+        async def held() -> AsyncHold:
+            return AsyncHold(self, await self._run(self._hold(key, quota, cost, id)), keep=renew)
+
+        return Opening(held())
+
+    def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Opening[AsyncReservation]:
+        """Charge an estimated `cost` now, to be settled when the true cost is known."""
+
+        async def reserved() -> AsyncReservation:
+            verdict = await self.acquire(key, quota, cost, os.urandom(ID_BYTES) if id is None else id)
+            return AsyncReservation(self, verdict)
+
+        return Opening(reserved())
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
-        """Give back what a verdict charged, or `units` of it, as far as it is still charged. Do it once a receipt."""
-        return _amended((await self._driver.run([self._refund(charged, units)]))[0])
+        """Give back what a verdict charged, or `units` of it, as far as it is still charged.
+
+        Do it once per receipt: only a request with an id remembers that it was given back.
+        """
+        return amended_by((await self._driver.run([self._refund(charged, units)]))[0])
+
+    async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
+        """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
+        return amended_by((await self._driver.run([self._settle(charged, units)]))[0])
+
+    async def release(self, charged: Verdict | Receipt) -> Amended:
+        """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
+        return amended_by((await self._driver.run([self._places("release", charged)]))[0])
+
+    async def renew(self, charged: Verdict | Receipt) -> bool:
+        """Hold on to places for another ttl. False if they are no longer held."""
+        return amended_by((await self._driver.run([self._places("renew", charged)]))[0]).units > 0
 
     async def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
         for outcome in await self._driver.run(self._reset(key, quota)):
-            _amended(outcome)
+            amended_by(outcome)
 
     def limit(
-        self, quota: QuotaLike, *, key: KeyOf = None, cost: int | Callable[..., int] = 1, name: str | None = None
+        self,
+        quota: QuotaLike,
+        *,
+        key: Key | Callable[..., Key] | None = None,
+        cost: int | Callable[..., int] = 1,
+        name: str | None = None,
+        timeout: float = 0,
+        settle: Callable[[Any], int] | None = None,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
         """Decorate a coroutine function so that each call is charged first, and raises `RateLimited` when refused.
 
         `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`.
+        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds for their turn. A
+        place of a concurrency quota is held during the call. `settle` tells the true cost from what the call returns.
         """
+        self._quotas(quota)  # a bad quota should fail here rather than on the first call
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             if not inspect.iscoroutinefunction(function):
                 raise InvalidOption(
                     f"{function!r}: AsyncLimiter limits coroutine functions (expected one; Limiter limits both kinds)"
                 )
-            target = _Target(function, name, key, cost)
-            self._quotas(quota)  # a bad quota should fail here rather than on the first call
+            call = Call(function, name, key, cost)
 
             @wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                verdict = await self.acquire(target.key(*args, **kwargs), quota, cost=target.cost(*args, **kwargs))
-                if not verdict:
-                    raise RateLimited(verdict)
-                return await function(*args, **kwargs)
+                asked = call.key(*args, **kwargs), quota, call.cost(*args, **kwargs)
+                async with self._around(*asked, timeout, settle) as settled:
+                    return await settled(await function(*args, **kwargs))
 
             return limited
 
         return decorate
 
+    @asynccontextmanager
+    async def _around(
+        self, key: Key, quota: QuotaLike, cost: int, timeout: float, settle: Callable[[Any], int] | None
+    ) -> AsyncIterator[Callable[[R], Awaitable[R]]]:
+        """What happens before and after a limited call; yields what the call's result goes through."""
+        request_id = os.urandom(ID_BYTES) if settle else None
+        if timeout:
+            verdict = await self.wait(key, quota, cost, timeout=timeout, id=request_id)
+        else:
+            verdict = await self.acquire(key, quota, cost, request_id)
+        if not verdict:
+            raise RateLimited(verdict)
+
+        async def settled(result: R) -> R:
+            if settle:
+                await self.settle(verdict, settle(result))
+            return result
+
+        try:
+            yield settled
+        finally:
+            if holds_place(verdict):
+                await self.release(verdict)
+
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
-        self._closed = True
-        self._lone.clear()
-        self._parts.clear()
+        self._shut()
         if self._owns_store:
             await self._store.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-
-class _Target:
-    """A decorated function's name, and how the key and the cost of a call follow from its arguments."""
-
-    def __init__(
-        self, function: Callable[..., object], name: str | None, key: KeyOf, cost: int | Callable[..., int]
-    ) -> None:
-        scope = name or f"{function.__module__}.{function.__qualname__}"
-
-        def key_of(*args: Any, **kwargs: Any) -> Key:
-            own = key(*args, **kwargs) if callable(key) else key
-            if own is None:
-                return scope
-            return (scope, *own) if isinstance(own, tuple) else (scope, own)
-
-        def cost_of(*args: Any, **kwargs: Any) -> int:
-            return cost(*args, **kwargs) if callable(cost) else cost
-
-        self.key = key_of
-        self.cost = cost_of
+    async def _run(self, op: Acquire) -> Verdict:
+        return verdict_of((await self._driver.run([op]))[0])
 
 
-def _read(quota: QuotaLike) -> tuple[Quota, ...]:
-    if isinstance(quota, Quota):
-        return (quota,)
-    if isinstance(quota, list | tuple):
-        return tuple(single for item in quota for single in _read(item))
-    return Quota.parse_all(cast("str", quota))
-
-
-def _verdict(outcome: Outcome) -> Verdict:
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    return cast("Verdict", outcome)
-
-
-def _amended(outcome: Outcome) -> Amended:
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    return cast("Amended", outcome)
+async def _woken(event: asyncio.Event, seconds: float | None) -> bool:
+    try:
+        return await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False

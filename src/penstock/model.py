@@ -148,7 +148,7 @@ class Verdict(Decision):
 
     It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
     smallest share left. With a single ask there is nothing to choose, and the verdict is the only object made. Its last
-    item holds the decisions if there were several.
+    item but one holds the decisions if there were several; the last, if the request had an id, names its record.
     """
 
     __slots__ = ()
@@ -161,21 +161,26 @@ class Verdict(Decision):
     @property
     def receipt(self) -> Receipt | None:
         """What was charged, or None if nothing was."""
-        charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self.decisions if d.mark != NOT_CHARGED)
-        return Receipt(charges) if charges else None
+        if not self[5]:
+            (_, _, _, _, _, _, mark), _, key, quota, cost, *_ = self
+            charges: tuple[Charge, ...] = (Charge(key, quota, cost, mark),) if mark != NOT_CHARGED else ()
+        else:
+            charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self[5] if d.mark != NOT_CHARGED)
+        return Receipt(charges, self[6] if len(self) > 6 else None) if charges else None
 
     @classmethod
-    def of(cls, decisions: tuple[Decision, ...]) -> Verdict:
+    def of(cls, decisions: tuple[Decision, ...], record: str | None = None) -> Verdict:
         """The verdict that follows from the decisions on all asks of a request."""
+        named = () if record is None else (record,)
         refused = [d for d in decisions if not d.allowed and not d.advisory]
         if refused:
             tightest = max(refused, key=lambda d: d.retry_after_us)
-            return cls((*tightest[:5], decisions))
+            return cls((*tightest[:5], decisions, *named))
         enforced = [d for d in decisions if not d.advisory] or decisions
         tightest = min(enforced, key=lambda d: d.remaining / d.quota.capacity)
         _, remaining, _, reset_after, more_after, _, mark = tightest.answer
         answer = True, remaining, 0, reset_after, more_after, max(d.delay_us for d in enforced), mark
-        return cls((answer, *tightest[1:5], decisions))
+        return cls((answer, *tightest[1:5], decisions, *named))
 
 
 class Charge(NamedTuple):
@@ -191,9 +196,13 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Proof of what a request was charged; the only way to give it back."""
+    """Proof of what a request was charged; the only way to give it back. `record` is the store's name for its id."""
 
     charges: tuple[Charge, ...]
+    record: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Receipt {', '.join(f'{charge.quota}: {charge.cost}' for charge in self.charges)}>"
 
     @property
     def cost(self) -> int:
@@ -210,18 +219,30 @@ class Receipt(NamedTuple):
         return tuple(c._replace(cost=0 if c.quota.flat else min(c.cost, units)) for c in self.charges)
 
 
-AmendVerb: TypeAlias = Literal["refund"]
+AmendVerb: TypeAlias = Literal["refund", "settle", "release", "renew"]
 
 
 class Acquire(NamedTuple):
-    """Decide on all asks at one instant; charge all or none. `dry` decides and charges nothing."""
+    """Decide on all asks at one instant; charge all or none.
+
+    `dry` decides and charges nothing. An admitted request with an `id` is remembered: asked again with the same id, it
+    is answered again and not charged again.
+    """
 
     asks: tuple[Ask, ...]
     dry: bool = False
+    id: bytes | None = None
 
 
 class Amend(NamedTuple):
-    """Change an earlier charge: `refund` gives back `units` (all of them if None) as far as they are still charged."""
+    """Change an earlier charge.
+
+    - `refund` gives back `units`, all of them if None, as far as they are still charged.
+    - `settle` makes the cost `units` after all: gives back what was too much, charges what was too little even if it
+      does not fit. Takes effect once, and only where the request had an id.
+    - `release` gives back the places that are held, and leaves rates charged.
+    - `renew` holds them for another ttl.
+    """
 
     receipt: Receipt
     verb: AmendVerb

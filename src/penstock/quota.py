@@ -11,32 +11,44 @@ does at least once to find what was prepared for its quota.
 from __future__ import annotations
 
 from threading import Lock
-from typing import NoReturn, Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from penstock import quota_text
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidQuota
+from penstock.periods import CalendarPeriod
 
-ALGORITHMS = ("fixed_window", "sliding_window", "rolling_window", "token_bucket", "gcra")
+ALGORITHMS = ("fixed_window", "sliding_window", "rolling_window", "token_bucket", "gcra", "leaky_bucket")
+"""What a rate may name; `DEFAULT_ALGORITHM` if it names none."""
+
 DEFAULT_ALGORITHM = "sliding_window"
-MIN_INTERVAL = "min_interval"  # the companion ask of a quota that says min_interval; its own kind of counter
+CALENDAR = "calendar"
+CONCURRENCY = "concurrency"
+MIN_INTERVAL = "min_interval"
 BUCKETS = ("token_bucket", "gcra")
+FLAT = (MIN_INTERVAL, CONCURRENCY)
+DEFAULT_TTL = 60.0
 
 MAX_LIMIT = 2**32
 MAX_LOG = 10_000
+LOGGED = ("rolling_window", CONCURRENCY)  # algorithms that keep an entry per admission
 MAX_PERIOD: Micros = 3_650 * quota_text.UNITS["day"]
 
-Identity: TypeAlias = tuple[str, Micros, bool, str]
+Identity: TypeAlias = tuple[str, Micros | CalendarPeriod, bool, str]
 
 
 class Quota:
     """`Quota(100, 60)` is 100 units a minute; `Quota.parse("100/minute")` is the same.
 
-    - `limit`: units per period, 1 to 2^32. `rolling_window` keeps a log, so there at most 10,000.
-    - `period`: seconds, from a microsecond to ten years.
-    - `algorithm`: one of `ALGORITHMS`; by default `sliding_window`, or `token_bucket` if there is a burst.
-    - `burst`: what a bucket holds when full; by default `limit`.
+    - `limit`: units per period, 1 to 2^32. Where an entry is kept for each of them (`rolling_window`, `concurrency`) at
+      most 10,000.
+    - `period`: seconds, from a microsecond to ten years; or a `CalendarPeriod`; for `concurrency` how long a place may
+      be held without renewal.
+    - `algorithm`: one of `ALGORITHMS`, or `concurrency`; by default `sliding_window`, or what `burst`, `queue` and
+      calendar periods imply.
+    - `burst`: what a token bucket or GCRA holds when full; by default `limit`.
+    - `queue`: how many units may wait in a leaky bucket; by default `limit`.
     - `min_interval`: seconds that must lie between two admissions.
     - `penalty`: seconds for which a key is shut out once this quota refused it.
     - `count_denied`: charge what this quota refuses as well.
@@ -47,6 +59,7 @@ class Quota:
         "__weakref__",
         "algorithm",
         "burst",
+        "calendar",
         "count_denied",
         "identity",
         "limit",
@@ -55,12 +68,15 @@ class Quota:
         "parts",
         "penalty_us",
         "period_us",
+        "queue",
     )
 
     limit: int
     period_us: Micros
+    calendar: CalendarPeriod | None
     algorithm: str
     burst: int | None
+    queue: int | None
     min_interval_us: Micros | None
     penalty_us: Micros | None
     count_denied: bool
@@ -71,10 +87,11 @@ class Quota:
     def __new__(
         cls,
         limit: int,
-        period: float,
+        period: float | CalendarPeriod,
         algorithm: str | None = None,
         *,
         burst: int | None = None,
+        queue: int | None = None,
         min_interval: float | None = None,
         penalty: float | None = None,
         count_denied: bool = False,
@@ -82,9 +99,10 @@ class Quota:
     ) -> Self:
         return cls._of(
             limit,
-            _micros("period", period),
+            period if isinstance(period, CalendarPeriod) else _micros("period", period),
             algorithm,
             burst=burst,
+            queue=queue,
             min_interval_us=None if min_interval is None else _micros("min_interval", min_interval),
             penalty_us=None if penalty is None else _micros("penalty", penalty),
             count_denied=count_denied,
@@ -102,11 +120,35 @@ class Quota:
     @classmethod
     def parse_all(cls, text: str) -> tuple[Quota, ...]:
         """All quotas in `text`, separated by `;` or `,`."""
-        return tuple(cls._of(**fields) for fields in quota_text.read(text, ALGORITHMS))
+        return tuple(cls._read(fields) for fields in quota_text.read(text, ALGORITHMS))
+
+    @classmethod
+    def _read(cls, fields: quota_text.QuotaFields) -> Quota:
+        period: Micros | CalendarPeriod
+        if "calendar_unit" in fields:
+            zone, first = fields.get("calendar_zone", "UTC"), fields.get("calendar_first", 1)
+            period = CalendarPeriod(fields["calendar_unit"], zone, first)
+        elif fields.get("algorithm") == CONCURRENCY:
+            period = fields.get("ttl_us", _micros("ttl", DEFAULT_TTL))
+        else:
+            period = fields["period_us"]
+        if "ttl_us" in fields and fields.get("algorithm") != CONCURRENCY:
+            raise InvalidQuota('ttl: only places that are held have one (expected e.g. "5 concurrent ttl 30s")')
+        return cls._of(
+            fields["limit"],
+            period,
+            fields.get("algorithm"),
+            burst=fields.get("burst"),
+            queue=fields.get("queue"),
+            min_interval_us=fields.get("min_interval_us"),
+            penalty_us=fields.get("penalty_us"),
+            count_denied=fields.get("count_denied", False),
+            name=fields.get("name", ""),
+        )
 
     @property
     def period(self) -> float:
-        """Seconds in one period."""
+        """Seconds in one period, at most; how long a place may be held."""
         return self.period_us / SECOND
 
     @property
@@ -120,22 +162,23 @@ class Quota:
     @property
     def capacity(self) -> int:
         """The most that one request can ever cost."""
-        return self.burst or self.limit
+        if self.queue is not None:
+            return self.queue + 1
+        return self.limit if self.burst is None else self.burst
 
     @property
     def flat(self) -> bool:
         """Whether a request charges 1, whatever its cost."""
-        return self.algorithm == MIN_INTERVAL
+        return self.algorithm in FLAT
 
     def __str__(self) -> str:
-        if self.algorithm == MIN_INTERVAL:
-            words = [f"min_interval {quota_text.write_duration(self.period_us)}"]
-        else:
-            words = [f"{self.limit}/{quota_text.write_period(self.period_us)}"]
-            if self.algorithm != (DEFAULT_ALGORITHM if self.burst is None else "token_bucket"):
-                words.append(self.algorithm)
+        words = [self._amount()]
+        if self.algorithm in ALGORITHMS and self.algorithm != _implied(self.calendar, self.burst, self.queue):
+            words.append(self.algorithm)
         if self.burst is not None:
             words.append(f"burst {self.burst}")
+        if self.queue is not None:
+            words.append(f"queue {self.queue}")
         if self.min_interval_us is not None:
             words.append(f"min_interval {quota_text.write_duration(self.min_interval_us)}")
         if self.penalty_us is not None:
@@ -164,29 +207,43 @@ class Quota:
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
+    def _amount(self) -> str:
+        if self.algorithm == MIN_INTERVAL:
+            return f"min_interval {quota_text.write_duration(self.period_us)}"
+        if self.algorithm == CONCURRENCY:
+            return f"{self.limit} concurrent ttl {quota_text.write_duration(self.period_us)}"
+        return f"{self.limit}/{self.calendar or quota_text.write_period(self.period_us)}"
+
     @classmethod
     def _of(
         cls,
         limit: int,
-        period_us: Micros,
+        period: Micros | CalendarPeriod,
         algorithm: str | None = None,
         *,
         burst: int | None = None,
+        queue: int | None = None,
         min_interval_us: Micros | None = None,
         penalty_us: Micros | None = None,
         count_denied: bool = False,
         name: str = "",
     ) -> Self:
         """The quota that says this, checked; all times in microseconds."""
-        algorithm = _algorithm(algorithm or (DEFAULT_ALGORITHM if burst is None else "token_bucket"))
+        calendar = period.checked() if isinstance(period, CalendarPeriod) else None
+        algorithm = _algorithm(algorithm or _implied(calendar, burst, queue), calendar)
+        period_us = calendar.longest_us if calendar else _duration("period", cast("Micros", period))
+        if algorithm == "leaky_bucket" and queue is None:
+            queue = limit
         fields = {
             "algorithm": algorithm,
-            "limit": _units("limit", limit, MAX_LOG if algorithm == "rolling_window" else MAX_LIMIT),
-            "period_us": _duration("period", period_us),
+            "limit": _units("limit", limit, MAX_LOG if algorithm in LOGGED else MAX_LIMIT),
+            "period_us": period_us,
+            "calendar": calendar,
             "burst": None if burst is None else _burst(burst, algorithm, limit, period_us),
+            "queue": None if queue is None else _queue(queue, algorithm, limit, period_us),
             "min_interval_us": None if min_interval_us is None else _duration("min_interval", min_interval_us),
             "penalty_us": None if penalty_us is None else _duration("penalty", penalty_us),
-            "count_denied": _flag("count_denied", count_denied),
+            "count_denied": _count_denied(count_denied, algorithm),
             "name": _name(name),
         }
         values = tuple(fields.values())
@@ -196,7 +253,8 @@ class Quota:
             quota = super().__new__(cls)
             for field, value in fields.items():
                 object.__setattr__(quota, field, value)
-            object.__setattr__(quota, "identity", (algorithm, period_us, penalty_us is not None, name))
+            span = 0 if algorithm == CONCURRENCY else calendar or period_us
+            object.__setattr__(quota, "identity", (algorithm, span, penalty_us is not None, name))
             object.__setattr__(quota, "parts", quota._split())
             with _making:
                 quota = _all_quotas.setdefault(values, quota)
@@ -207,9 +265,10 @@ class Quota:
             return (self,)
         rate = Quota._of(
             self.limit,
-            self.period_us,
+            self.calendar or self.period_us,
             self.algorithm,
             burst=self.burst,
+            queue=self.queue,
             penalty_us=self.penalty_us,
             count_denied=self.count_denied,
             name=self.name,
@@ -244,27 +303,52 @@ def _units(what: str, units: int, most: int) -> int:
     return units
 
 
-def _algorithm(algorithm: str) -> str:
-    if algorithm not in ALGORITHMS and algorithm != MIN_INTERVAL:
-        raise InvalidQuota(f"algorithm {algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
+def _implied(calendar: CalendarPeriod | None, burst: int | None, queue: int | None) -> str:
+    """The algorithm of a quota that does not name one."""
+    if calendar is not None:
+        return CALENDAR
+    if queue is not None:
+        return "leaky_bucket"
+    return DEFAULT_ALGORITHM if burst is None else "token_bucket"
+
+
+def _algorithm(algorithm: str, calendar: CalendarPeriod | None) -> str:
+    if algorithm not in (*ALGORITHMS, CALENDAR, *FLAT):
+        raise InvalidQuota(f"algorithm {algorithm!r}: expected one of {', '.join((*ALGORITHMS, CONCURRENCY))}")
+    if (algorithm == CALENDAR) != (calendar is not None):
+        raise InvalidQuota(f"algorithm {algorithm!r}: calendar periods have an algorithm of their own (expected none)")
     return algorithm
 
 
 def _burst(burst: int, algorithm: str, limit: int, period_us: Micros) -> int:
     if algorithm not in BUCKETS:
         raise InvalidQuota(f"burst {burst!r}: {algorithm} has no burst (expected {' or '.join(BUCKETS)})")
-    _units("burst", burst, MAX_LIMIT)
-    if burst * period_us > MAX_PERIOD * limit:
-        raise InvalidQuota(
-            f"burst {burst} at {limit}/{quota_text.write_period(period_us)}: would take more than 3650 days to refill"
-        )
+    _fits("burst", _units("burst", burst, MAX_LIMIT), limit, period_us)
     return burst
 
 
-def _flag(what: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidQuota(f"{what} {value!r}: expected True or False")
-    return value
+def _fits(what: str, units: int, limit: int, period_us: Micros) -> None:
+    if units * period_us > MAX_PERIOD * limit:
+        raise InvalidQuota(
+            f"{what} {units} at {limit}/{quota_text.write_period(period_us)}: takes more than 3650 days to pass"
+        )
+
+
+def _queue(queue: int, algorithm: str, limit: int, period_us: Micros) -> int:
+    if algorithm != "leaky_bucket":
+        raise InvalidQuota(f"queue {queue!r}: {algorithm} has no queue (expected leaky_bucket)")
+    if isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < MAX_LIMIT:
+        raise InvalidQuota(f"queue {queue!r}: expected a whole number, 0 to {MAX_LIMIT - 1}")
+    _fits("queue", queue + 1, limit, period_us)
+    return queue
+
+
+def _count_denied(count_denied: bool, algorithm: str) -> bool:
+    if not isinstance(count_denied, bool):
+        raise InvalidQuota(f"count_denied {count_denied!r}: expected True or False")
+    if count_denied and algorithm == CONCURRENCY:
+        raise InvalidQuota("count denied: a place that was refused cannot be held (expected a rate)")
+    return count_denied
 
 
 def _name(name: str) -> str:

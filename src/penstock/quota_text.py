@@ -1,9 +1,11 @@
 """Quotas as people write them: `"100/minute"`, `"10/second burst 20"`, and back.
 
     text     = quota ((";" | ",") quota)*
-    quota    = NUMBER ("/" | "per") [NUMBER] UNIT option*   |   "min_interval" DURATION option*
-    option   = ALGORITHM | "burst" NUMBER | "min_interval" DURATION | "penalty" DURATION
-             | "count" "denied" | "name" WORD
+    quota    = NUMBER ("/" | "per") [NUMBER] UNIT option*
+             | NUMBER ("/" | "per") ("day" | "week" | "month" | "year") "calendar" [ZONE] option*
+             | NUMBER "concurrent" option*   |   "min_interval" DURATION option*
+    option   = ALGORITHM | "burst" NUMBER | "queue" NUMBER | "ttl" DURATION | "min_interval" DURATION
+             | "penalty" DURATION | "count" "denied" | "starts" WEEKDAY | "anchor" NUMBER | "name" WORD
     DURATION = NUMBER UNIT
 
 Case and spaces are free. Reading yields plain fields, which `Quota` checks: this module knows words, not meanings.
@@ -13,11 +15,12 @@ Every error quotes the text, points at the word that is wrong, and lists what wo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, NoReturn, TypedDict
 
 from penstock.clock import Micros
 from penstock.errors import InvalidQuota
+from penstock.periods import CALENDAR_UNITS, WEEKDAYS
 
 MAX_TEXT = 1_024
 MAX_DIGITS = 20
@@ -46,7 +49,7 @@ SPELLINGS: Mapping[str, str] = {
     "hrs": "hour",
 }
 NO_FIXED_LENGTH = {"month": "30 days", "months": "30 days", "year": "365 days", "years": "365 days"}
-OPTIONS = ("burst", "min_interval", "penalty", "count denied", "name")
+OPTIONS = ("burst", "queue", "ttl", "min_interval", "penalty", "count denied", "calendar", "starts", "anchor", "name")
 
 
 class QuotaFields(TypedDict, total=False):
@@ -56,6 +59,11 @@ class QuotaFields(TypedDict, total=False):
     period_us: Micros
     algorithm: str
     burst: int
+    queue: int
+    ttl_us: Micros
+    calendar_unit: str
+    calendar_zone: str
+    calendar_first: int
     min_interval_us: Micros
     penalty_us: Micros
     count_denied: bool
@@ -67,7 +75,7 @@ class _Word(NamedTuple):
     column: int
 
 
-_WORDS = re.compile(r"[0-9][0-9_]*|[^\W\d][\w.:-]*|\S")
+_WORDS = re.compile(r"[0-9][0-9_]*|[^\W\d][\w.:/+-]*|\S")
 
 
 def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
@@ -104,6 +112,17 @@ class _Reader:
         self.words = [_Word(found.group(), found.start() + 1) for found in _WORDS.finditer(text)]
         self.at = 0
         self.algorithms = algorithms
+        self.options: dict[str, tuple[str, Callable[[QuotaFields], object]]] = {
+            "burst": ("burst", lambda _: self._number("a number of units")),
+            "queue": ("queue", lambda _: self._number("a number of units")),
+            "ttl": ("ttl_us", lambda _: self._duration()),
+            "min_interval": ("min_interval_us", lambda _: self._duration()),
+            "penalty": ("penalty_us", lambda _: self._duration()),
+            "count": ("count_denied", self._denied),
+            "starts": ("calendar_first", self._weekday),
+            "anchor": ("calendar_first", self._anchor),
+            "name": ("name", lambda _: self._name()),
+        }
 
     def quotas(self) -> Iterator[QuotaFields]:
         yield self._quota()
@@ -119,40 +138,58 @@ class _Reader:
             fields = {"limit": 1, "period_us": self._duration(), "algorithm": "min_interval"}
         else:
             fields["limit"] = self._number('an amount, as in "100/minute"')
-            if self._peek() not in ("/", "per"):
-                self._fail("unexpected", '"/" or "per"')
-            self.at += 1
-            count = self._number("a number") if self._peek()[:1].isdecimal() else 1
-            fields["period_us"] = count * self._unit()
+            self._period(fields)
         while self._peek() not in ("", ";", ","):
             self._option(fields)
         return fields
+
+    def _period(self, fields: QuotaFields) -> None:
+        """What follows the amount: a length of time, a unit of the calendar, or "concurrent"."""
+        if self._peek() == "concurrent":
+            self.at += 1
+            fields["algorithm"] = "concurrency"
+            return
+        if self._peek() not in ("/", "per"):
+            self._fail("unexpected", '"/", "per" or "concurrent"')
+        self.at += 1
+        if self._peek() in CALENDAR_UNITS and self._peek(1) == "calendar":
+            fields["calendar_unit"] = self._peek()
+            self.at += 2
+            if self._peek() not in ("", ";", ",", *self.algorithms, *self.options):
+                fields["calendar_zone"] = self._raw()
+                self.at += 1
+            return
+        count = self._number("a number") if self._peek()[:1].isdecimal() else 1
+        fields["period_us"] = count * self._unit()
 
     def _option(self, fields: QuotaFields) -> None:
         word = self._peek()
         if word in self.algorithms:
             self._once("algorithm", fields)
             fields["algorithm"] = word
-        elif word == "burst":
-            self._once("burst", fields)
-            fields["burst"] = self._number("a number of units")
-        elif word == "min_interval":
-            self._once("min_interval_us", fields)
-            fields["min_interval_us"] = self._duration()
-        elif word == "penalty":
-            self._once("penalty_us", fields)
-            fields["penalty_us"] = self._duration()
-        elif word == "count":
-            self._once("count_denied", fields)
-            if self._peek() != "denied":
-                self._fail("unexpected", '"denied"')
-            self.at += 1
-            fields["count_denied"] = True
-        elif word == "name":
-            self._once("name", fields)
-            fields["name"] = self._name()
+        elif word in self.options:
+            field, reader = self.options[word]
+            self._once(field, fields)
+            fields[field] = reader(fields)  # type: ignore[literal-required]
         else:
             self._fail("unknown word", ", ".join((*self.algorithms, *OPTIONS)))
+
+    def _denied(self, _: QuotaFields) -> bool:
+        if self._peek() != "denied":
+            self._fail("unexpected", '"denied"')
+        self.at += 1
+        return True
+
+    def _weekday(self, fields: QuotaFields) -> int:
+        if fields.get("calendar_unit") != "week" or self._peek() not in WEEKDAYS:
+            self._fail("unexpected", 'a weekday, as in "week calendar UTC starts sunday"')
+        self.at += 1
+        return WEEKDAYS.index(self.words[self.at - 1].text.lower()) + 1
+
+    def _anchor(self, fields: QuotaFields) -> int:
+        if fields.get("calendar_unit") != "month":
+            self._fail("unexpected", 'a day, as in "month calendar UTC anchor 15"')
+        return self._number("a day of the month")
 
     def _once(self, field: str, fields: QuotaFields) -> None:
         """Step over the option's word, which may stand only once in a quota."""
@@ -175,21 +212,25 @@ class _Reader:
     def _unit(self) -> Micros:
         word = self._peek()
         if word in NO_FIXED_LENGTH:
-            self._fail("no fixed length:", f'a unit such as "{NO_FIXED_LENGTH[word]}"')
+            self._fail("no fixed length:", f'"{NO_FIXED_LENGTH[word]}", or "{word.removesuffix("s")} calendar UTC"')
         if word not in SPELLINGS:
             self._fail("unknown unit", ", ".join(UNITS))
         self.at += 1
         return UNITS[SPELLINGS[word]]
 
     def _name(self) -> str:
-        word = self.words[self.at].text if self._peek() else ""
+        word = self._raw()
         if not NAME.fullmatch(word):
             self._fail("unusable name", "a letter, then at most 63 letters, digits, or any of _ . : -")
         self.at += 1
         return word
 
-    def _peek(self) -> str:
-        return self.words[self.at].text.lower().replace("-", "_") if self.at < len(self.words) else ""
+    def _peek(self, ahead: int = 0) -> str:
+        return self._raw(ahead).lower().replace("-", "_")
+
+    def _raw(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.words[at].text if at < len(self.words) else ""
 
     def _fail(self, fault: str, expected: str) -> NoReturn:
         if self.at < len(self.words):

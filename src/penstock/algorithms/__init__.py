@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.algorithms import fixed_window, gcra, rolling_window, sliding_window, token_bucket
+from penstock.algorithms import (
+    calendar,
+    concurrency,
+    fixed_window,
+    gcra,
+    leaky_bucket,
+    rolling_window,
+    sliding_window,
+    token_bucket,
+)
 from penstock.algorithms.base import Bound
 from penstock.algorithms.options import counting_denied, penalised
-from penstock.quota import MIN_INTERVAL, Quota
+from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
 
 BINDERS: Mapping[str, Callable[[Quota], Bound]] = {
     "fixed_window": fixed_window.bind,
@@ -20,6 +29,9 @@ BINDERS: Mapping[str, Callable[[Quota], Bound]] = {
     "rolling_window": rolling_window.bind,
     "token_bucket": token_bucket.bind,
     "gcra": gcra.bind,
+    "leaky_bucket": leaky_bucket.bind,
+    CALENDAR: calendar.bind,
+    CONCURRENCY: concurrency.bind,
     MIN_INTERVAL: gcra.bind,
 }
 

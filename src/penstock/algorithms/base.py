@@ -32,6 +32,7 @@ Decide: TypeAlias = Callable[[State, int, Micros], Step]
 Force: TypeAlias = Callable[[State, int, Micros], State]
 Refund: TypeAlias = Callable[[State, int, int, Micros], tuple[int, State]]
 Expiry: TypeAlias = Callable[[State], Micros]
+Renew: TypeAlias = Callable[[State, int, Micros], State]
 
 MAX_USED = 2**33 - 1
 """Where counters stop: about twice the largest limit, and times 2^20 ticks still exact in a double, as Lua needs it."""
@@ -45,6 +46,7 @@ class Bound(NamedTuple):
     - `force(state, cost, now) -> state`: charge `cost`, whether it fits or not.
     - `refund(state, units, mark, now) -> (units, state)`: give back what is provably still charged.
     - `expiry(state) -> instant`: from then on the state says nothing more than None.
+    - `renew(state, mark, now) -> state`: hold on to a place; None if it is no longer held. Only where places are held.
     """
 
     decide: Decide
@@ -52,6 +54,7 @@ class Bound(NamedTuple):
     force: Force
     refund: Refund
     expiry: Expiry
+    renew: Renew | None = None
 
 
 def peek_by(decide: Decide) -> Decide:

@@ -65,4 +65,9 @@ def penalised(inner: Bound, penalty: Micros) -> Bound:
         until, below = state
         return until if below is None else max(until, inner.expiry(below))
 
-    return Bound(decide, peek, force, refund, expiry)
+    def renew(state: State, mark: int, now: Micros) -> State:
+        until, below = state
+        renewed = inner.renew(below, mark, now) if inner.renew and below is not None else None
+        return None if renewed is None else (until, renewed)
+
+    return Bound(decide, peek, force, refund, expiry, renew if inner.renew else None)

@@ -1,26 +1,17 @@
 """The memory store: counters of one process, exact across threads, bounded in number.
 
-**Stripes.** Counters are spread over 256 stripes by hash, each with a lock of its own; a request takes the locks of its
-stripes in order. A lock is held for about a microsecond, so asyncio callers share the store without harm.
-
-**Bound.** Each stripe keeps at most its share of `max_keys`. A stripe has two generations: new and touched counters
-are in the young one; once that fills half the share, or a minute has passed, it becomes the old one. Every newcomer
-drains a few counters from the old generation: expired ones are dropped, the others move to the young. So memory is
-reclaimed a little at a time by those who need it, and no call ever scans.
-
-**When full**, a newcomer still gets in: of the few counters drained for it, the one that has used the smallest share of
-its quota is forgotten, and among equals the youngest. A flood of new keys therefore displaces itself. Who sits at the
-limit stays remembered, unless it drives most of a stripe's other keys to their limits as well. A forgotten counter
-regains at most one budget.
+A lock is held for about a microsecond, so asyncio callers share the store without harm. `max_keys` bounds the number
+of counters. When there is no room a newcomer still gets in, and the counter that has used the smallest share of its
+quota makes way: a flood of new keys displaces itself, while who sits at the limit stays remembered, unless it drives
+most of a stripe's other keys to their limits as well. A forgotten counter regains at most one budget. See `stripes`
+for how.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from threading import Lock, RLock
-from typing import Any, NamedTuple
-from weakref import WeakSet
+from threading import Lock
+from typing import NamedTuple, cast
 
 from penstock import algorithms
 from penstock.algorithms import Bound
@@ -31,6 +22,7 @@ from penstock.model import (
     Acquire,
     Amend,
     Amended,
+    AmendVerb,
     Answer,
     Ask,
     Charge,
@@ -43,48 +35,20 @@ from penstock.model import (
     check_cost,
     check_key,
 )
-from penstock.quota import Identity, Quota
+from penstock.quota import CONCURRENCY, Identity, Quota
 from penstock.stores.base import LoneAsk
+from penstock.stores.stripes import MASK, STRIPES, Locked, Stripe, Stripes
 
-STRIPES = 256
 DEFAULT_MAX_KEYS = 1_000_000
 LEAST_MAX_KEYS = 16 * STRIPES
-DRAINED_PER_NEWCOMER = 4
-GENERATION: Micros = 60_000_000
+LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 MAX_BOUND = 4_096
+RECORD = "#"
 
 _ONE = 1
-_MASK = STRIPES - 1
 
 
-class _Stripe:
-    """A share of the counters, and the lock without which nobody looks at them."""
-
-    __slots__ = ("lock", "old", "turned_at", "young")
-
-    def __init__(self) -> None:
-        self.lock = RLock()
-        self.young: dict[str, State] = {}
-        self.old: dict[str, State] = {}
-        self.turned_at: Micros = 0
-
-    def find(self, slot: str) -> State:
-        """The state of a counter, brought to the young generation; None if it is not known."""
-        state = self.young.get(slot)
-        if state is None and (state := self.old.pop(slot, None)) is not None:
-            self.young[slot] = state
-        return state
-
-    def forget(self, slot: str) -> None:
-        self.young.pop(slot, None)
-        self.old.pop(slot, None)
-
-    def turn(self, now: Micros) -> None:
-        """Let the young generation become the old one, which must have been drained."""
-        self.old, self.young, self.turned_at = self.young, {}, now
-
-
-class _Family:
+class Family:
     """All counters of one identity: same algorithm, period and name, whatever the key and the amount."""
 
     __slots__ = ("bounds", "latest", "prefix", "prefix_of_parts", "quota")
@@ -112,19 +76,39 @@ class _Family:
             return self.prefix + key
         return self.prefix_of_parts + "".join(f"{len(part)}:{part}" for part in key)
 
+    def expiry(self, state: State) -> Micros:
+        return self.latest.expiry(state)
+
     def weight(self, state: State, now: Micros) -> tuple[float, float]:
-        """How much would be lost with `state`: the share of the quota that is used, then how long ago it began."""
-        answer, _ = self.latest.peek(state, 0, now)
-        used = 1 - answer[1] / self.quota.capacity
-        return used, -(self.latest.expiry(state) - now) / self.quota.period_us
+        """The share of the quota that is used, then how long ago that began."""
+        (_, remaining, *_), _ = self.latest.peek(state, 0, now)
+        return 1 - remaining / self.quota.capacity, -(self.latest.expiry(state) - now) / self.quota.period_us
 
 
-class _Place(NamedTuple):
-    """Where one ask's counter is, and what decides on it."""
+class Record(NamedTuple):
+    """What is remembered of an admitted request that had an id."""
 
-    ask: Ask
+    expires_at: Micros
+    verdict: Verdict
+    cost: int  # what it costs now: less after a refund, something else once settled
+    settled: bool = False
+
+
+class Records:
+    """The kind of all records: as long as they live they weigh as much as a counter at its limit."""
+
+    def expiry(self, record: Record) -> Micros:
+        return record.expires_at
+
+    def weight(self, record: Record, now: Micros) -> tuple[float, float]:
+        return 1.0, 0.0
+
+
+class Counter(NamedTuple):
+    """Where a counter is, and what decides on it."""
+
     bound: Bound
-    stripe: _Stripe
+    stripe: Stripe
     slot: str
 
 
@@ -139,18 +123,16 @@ class MemoryStore:
         if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
             raise InvalidOption(f"max_keys {max_keys!r}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
-        self._share = max_keys // STRIPES
-        self._stripes = tuple(_Stripe() for _ in range(STRIPES))
-        self._families: dict[Identity, _Family] = {}
-        self._by_prefix: dict[str, _Family] = {}
+        self._stripes = Stripes(max_keys)
+        self._stripes.kinds[RECORD] = Records()
+        self._families: dict[Identity, Family] = {}
         self._lone: dict[Quota, LoneAsk] = {}
         self._lock = Lock()  # protects the making of families
-        _alive.add(self)
 
     @property
     def counters(self) -> int:
-        """How many counters are remembered."""
-        return sum(len(stripe.young) + len(stripe.old) for stripe in self._stripes)
+        """How many counters are remembered, and records of requests with an id."""
+        return self._stripes.count()
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         now = self.clock.time_ns() // 1_000
@@ -170,7 +152,7 @@ class MemoryStore:
     def _bind(self, quota: Quota) -> LoneAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
-        prefix, stripes = family.prefix, self._stripes
+        prefix, stripes = family.prefix, self._stripes.all
         decide, newcomer = family.bind(quota).decide, self._newcomer
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
@@ -180,8 +162,10 @@ class MemoryStore:
                 slot = prefix + key  # type: ignore[operator]
             except TypeError:  # a tuple, or no key at all
                 slot = family.slot(key)
-            stripe = stripes[hash(slot) & _MASK]
+            stripe = stripes[hash(slot) & MASK]
             lock = stripe.lock
+            # An RLock knows its owner, so taking it within the try is safe even if an exception comes from outside
+            # (Ctrl-C) between any two steps. That costs half of a with statement; see `python -m bench locks`.
             try:
                 lock.acquire()
                 state = stripe.young.get(slot)
@@ -196,121 +180,158 @@ class MemoryStore:
 
         return ask
 
+    def _newcomer(self, stripe: Stripe, slot: str, key: Key, now: Micros) -> State:
+        """The state of a counter that the young generation does not have; room is made for it if nobody has it."""
+        state = stripe.find(slot)
+        if state is None:
+            check_key(key)
+            self._stripes.make_room(stripe, now)
+        return state
+
     def _run(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
-            if len(op.asks) == 1 and not op.dry:
+            if len(op.asks) == 1 and not op.dry and op.id is None:
                 ask = op.asks[0]
                 if not ask.advisory:
                     return self.bind(ask.quota)(ask.key, ask.cost, now)
             return self._acquire(op, now)
-        if isinstance(op, Amend):
-            return Amended(tuple(self._refund(charge, now) for charge in op.receipt.portion(op.units)))
-        return self._reset(op)
+        return self._amend(op, now) if isinstance(op, Amend) else self._reset(op)
+
+    # Acquire: decide on all asks, then write all
 
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
-        """Decide on all asks, then write all, with all their stripes locked in order."""
-        places = []
-        numbers = set()
-        for ask in op.asks:
-            family = self._family(ask.quota)
-            slot = family.slot(ask.key)
-            number = hash(slot) & _MASK
-            numbers.add(number)
-            places.append(_Place(ask, family.bind(ask.quota), self._stripes[number], slot))
-        stripes = [self._stripes[number] for number in sorted(numbers)]
-        for stripe in stripes:
-            stripe.lock.acquire()
-        try:
+        counters = [self._counter(ask.key, ask.quota) for ask in op.asks]
+        record = None if op.id is None else f"{RECORD}:{op.id.hex()}:{counters[0].slot}"
+        home = counters[0].stripe  # where the record lives: beside the first counter, under the same lock
+        with Locked(counter.stripe for counter in counters):
             if op.dry:
-                return Verdict.of(tuple(_peek(place, place.stripe.find(place.slot), now) for place in places))
-            return Verdict.of(self._decide(places, now))
-        finally:
-            for stripe in stripes:
-                stripe.lock.release()
+                asked = zip(op.asks, counters, strict=True)
+                return Verdict.of(tuple(_peek(ask, c, c.stripe.find(c.slot), now) for ask, c in asked))
+            if record is not None:
+                known: Record | None = home.find(record)
+                if known is not None and known.expires_at > now:
+                    return known.verdict
+            verdict = Verdict.of(self._decide(op.asks, counters, now), record)
+            if record is not None and verdict.allowed:
+                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.period_us for ask in op.asks))
+                cost = max(ask.cost for ask in op.asks)
+                self._stripes.put(home, record, Record(now + lasts, verdict, cost), now)
+            return verdict
 
-    def _decide(self, places: list[_Place], now: Micros) -> tuple[Decision, ...]:
-        before = [place.stripe.find(place.slot) for place in places]
-        steps = [p.bound.decide(state, p.ask.cost, now) for p, state in zip(places, before, strict=True)]
-        passes = all(answer[0] or place.ask.advisory for place, (answer, _) in zip(places, steps, strict=True))
+    def _decide(self, asks: tuple[Ask, ...], counters: list[Counter], now: Micros) -> tuple[Decision, ...]:
+        before = [counter.stripe.find(counter.slot) for counter in counters]
+        steps = [c.bound.decide(s, ask.cost, now) for ask, c, s in zip(asks, counters, before, strict=True)]
+        passes = all(answer[0] or ask.advisory for ask, (answer, _) in zip(asks, steps, strict=True))
         decisions = []
-        for place, state, (answer, after) in zip(places, before, steps, strict=True):
+        for ask, counter, state, (answer, after) in zip(asks, counters, before, steps, strict=True):
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
-                decisions.append(_peek(place, state, now))
+                decisions.append(_peek(ask, counter, state, now))
                 continue
-            decisions.append(_decision(place.ask, answer, now))
+            decisions.append(_decision(ask, answer, now))
             if after is not state:
-                if state is None:
-                    self._make_room(place.stripe, now)
-                place.stripe.young[place.slot] = after
+                self._stripes.put(counter.stripe, counter.slot, after, now)
         return tuple(decisions)
 
-    def _refund(self, charge: Charge, now: Micros) -> int:
-        family = self._family(charge.quota)
-        slot = family.slot(charge.key)
-        stripe = self._stripes[hash(slot) & _MASK]
-        with stripe.lock:
-            state = stripe.find(slot)
-            if state is None or not charge.cost:
-                return 0
-            back, after = family.bind(charge.quota).refund(state, charge.cost, charge.mark, now)
-            if after is None:
-                stripe.forget(slot)
+    # Amend: change what a receipt was charged
+
+    def _amend(self, op: Amend, now: Micros) -> Amended:
+        charges, name = op.receipt.charges, op.receipt.record
+        counters = [self._counter(charge.key, charge.quota) for charge in charges]
+        if name is None:
+            with Locked(counter.stripe for counter in counters):
+                return self._amend_charges(op.verb, op.receipt.portion(op.units), counters, now)
+        home = self._stripes.of(name.split(":", 2)[2])
+        with Locked((home, *(counter.stripe for counter in counters))):
+            record = home.find(name)
+            if record is None or record.expires_at <= now:  # given back before, or too long ago
+                return Amended((0,) * len(charges))
+            return self._amend_record(op, record, counters, home, now)
+
+    def _amend_record(self, op: Amend, record: Record, counters: list[Counter], home: Stripe, now: Micros) -> Amended:
+        """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
+        receipt, name = op.receipt, cast("str", op.receipt.record)
+        if op.verb == "settle":
+            if record.settled:
+                return Amended((0,) * len(counters))
+            units = cast("int", op.units)
+            home.young[name] = record._replace(cost=units, settled=True)
+            return self._settle(record.cost - units, receipt.charges, counters, now)
+        if op.verb == "refund":
+            units = record.cost if op.units is None else min(op.units, record.cost)
+            home.young[name] = record._replace(cost=record.cost - units)
+            if units == record.cost:
+                home.forget(name)
+            return self._amend_charges("refund", receipt.portion(units), counters, now)
+        if op.verb == "release":
+            home.forget(name)
+        else:
+            lasts = max(charge.quota.period_us for charge in receipt.charges)
+            home.young[name] = record._replace(expires_at=max(record.expires_at, now + lasts))
+        return self._amend_charges(op.verb, receipt.charges, counters, now)
+
+    def _amend_charges(
+        self, verb: AmendVerb, charges: tuple[Charge, ...], counters: list[Counter], now: Micros
+    ) -> Amended:
+        return Amended(tuple(self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)))
+
+    def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
+        bound, stripe, slot = counter
+        state = stripe.find(slot)
+        if state is None or not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
+            return 0
+        if verb == "renew" and bound.renew is not None:
+            renewed = bound.renew(state, charge.mark, now)
+            if renewed is not None:
+                stripe.young[slot] = renewed
+            return int(renewed is not None)
+        back, after = bound.refund(state, charge.cost, charge.mark, now)
+        if after is None:
+            stripe.forget(slot)
+        else:
+            stripe.young[slot] = after
+        return back
+
+    def _settle(self, back: int, charges: tuple[Charge, ...], counters: list[Counter], now: Micros) -> Amended:
+        """Give `back` units back, or charge them if fewer than none, wherever the cost of the request was charged."""
+        each = []
+        for charge, counter in zip(charges, counters, strict=True):
+            if charge.quota.flat or not back:
+                each.append(0)
+            elif back > 0:
+                each.append(self._amend_one("refund", charge._replace(cost=min(back, charge.cost)), counter, now))
             else:
-                stripe.young[slot] = after
-            return back
+                bound, stripe, slot = counter
+                self._stripes.put(stripe, slot, bound.force(stripe.find(slot), -back, now), now)
+                each.append(back)
+        return Amended(tuple(each))
 
     def _reset(self, op: Reset) -> Amended:
-        slot = self._family(op.quota).slot(op.key)
-        stripe = self._stripes[hash(slot) & _MASK]
-        with stripe.lock:
-            stripe.forget(slot)
+        counter = self._counter(op.key, op.quota)
+        with counter.stripe.lock:
+            counter.stripe.forget(counter.slot)
         return Amended()
 
-    def _family(self, quota: Quota) -> _Family:
+    def _counter(self, key: Key, quota: Quota) -> Counter:
+        family = self._family(quota)
+        slot = family.slot(key)
+        return Counter(family.bind(quota), self._stripes.of(slot), slot)
+
+    def _family(self, quota: Quota) -> Family:
         family = self._families.get(quota.identity)
         if family is None:
             with self._lock:
                 family = self._families.get(quota.identity)
                 if family is None:
-                    family = _Family(len(self._families), quota)
-                    self._by_prefix[family.prefix[:-1]] = self._by_prefix[family.prefix_of_parts[:-1]] = family
+                    family = Family(len(self._families), quota)
+                    for prefix in (family.prefix, family.prefix_of_parts):
+                        self._stripes.kinds[prefix[:-1]] = family
                     self._families[quota.identity] = family
         return family
 
-    def _newcomer(self, stripe: _Stripe, slot: str, key: Key, now: Micros) -> State:
-        """The state of a counter that the young generation does not have; room is made for it if nobody has it."""
-        state = stripe.find(slot)
-        if state is None:
-            check_key(key)
-            self._make_room(stripe, now)
-        return state
 
-    def _make_room(self, stripe: _Stripe, now: Micros) -> None:
-        """Drain a few counters of the old generation; afterwards there is room for one more."""
-        if not stripe.old and (len(stripe.young) * 2 >= self._share or abs(now - stripe.turned_at) >= GENERATION):
-            stripe.turn(now)
-        full = len(stripe.young) + len(stripe.old) >= self._share
-        survivors = []
-        for _ in range(DRAINED_PER_NEWCOMER):
-            if not stripe.old and full:  # choose among more than the last one left
-                stripe.turn(now)
-            if not stripe.old:
-                break
-            slot, state = stripe.old.popitem()
-            family = self._by_prefix[slot.partition(":")[0]]
-            if family.latest.expiry(state) > now:
-                survivors.append((slot, state, family))
-            else:
-                full = False
-        if full:
-            survivors.remove(min(survivors, key=lambda survivor: survivor[2].weight(survivor[1], now)))
-        for slot, state, _ in survivors:
-            stripe.young[slot] = state
-
-
-def _peek(place: _Place, state: State, now: Micros) -> Decision:
-    answer, _ = place.bound.peek(state, place.ask.cost, now)
-    return _decision(place.ask, answer, now)
+def _peek(ask: Ask, counter: Counter, state: State, now: Micros) -> Decision:
+    answer, _ = counter.bound.peek(state, ask.cost, now)
+    return _decision(ask, answer, now)
 
 
 def _decision(ask: Ask, answer: Answer, now: Micros) -> Decision:
@@ -330,30 +351,3 @@ class AsyncMemoryStore:
 
     async def close(self) -> None:
         self._store.close()
-
-
-# A fork copies locks as they are. The forking thread therefore takes all of them first: nobody else is then half-way
-# through a change, and the child, in which only that thread lives on, can let go of them.
-
-_alive: WeakSet[MemoryStore] = WeakSet()
-_fork_lock = Lock()
-_held: list[Any] = []
-
-
-def _before_fork() -> None:
-    _fork_lock.acquire()
-    for store in list(_alive):
-        locks: list[Any] = [store._lock, *(stripe.lock for stripe in store._stripes)]
-        for lock in locks:
-            lock.acquire()
-            _held.append(lock)
-
-
-def _after_fork() -> None:
-    while _held:
-        _held.pop().release()
-    _fork_lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,252 @@
+"""What both limiters share: reading quotas, checking input, making operations, reading outcomes. Nothing here waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+from penstock.clock import SECOND, Clock, Micros, SystemClock
+from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError
+from penstock.layers.base import Layer
+from penstock.model import (
+    MAX_KEY_PART,
+    Acquire,
+    Amend,
+    Amended,
+    Ask,
+    Failed,
+    Key,
+    Op,
+    Outcome,
+    Receipt,
+    Reset,
+    Verdict,
+    check_asks,
+    check_cost,
+    check_key,
+    check_units,
+)
+from penstock.quota import CONCURRENCY, Quota
+from penstock.stores import AsyncStore, InProcess, LoneAsk, Store
+from penstock.waiting import Lines, Waiter, pause
+
+QuotaLike: TypeAlias = str | Quota | Sequence[str | Quota]
+"""A quota, its text, a text of several, or several of either."""
+
+Request: TypeAlias = tuple[Key, QuotaLike] | tuple[Key, QuotaLike, int]
+"""(key, quota), or (key, quota, cost)."""
+
+Id: TypeAlias = str | bytes
+"""What makes a repeated request recognisable: at most 255 bytes."""
+
+MAX_REMEMBERED = 4_096
+MAX_ID = 255
+MAX_TIMEOUT = 86_400 * 3_650
+
+
+class Front:
+    """Everything about a limiter that does not wait."""
+
+    def __init__(self, store: Store | AsyncStore, clock: Clock | None, layers: Sequence[Layer]) -> None:
+        in_process = store if isinstance(store, InProcess) else None
+        if in_process is not None and clock not in (None, in_process.clock):
+            raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
+        self._bind_lone = None if in_process is None or layers else in_process.bind
+        self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
+        self._time_ns = self._clock.time_ns
+        self._lone: dict[object, LoneAsk | None] = {}  # what answers a quota as callers write it; None: the driver does
+        self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
+        self._lines = Lines()
+        self._closed = False
+
+    def _shut(self) -> None:
+        self._closed = True
+        self._lone.clear()
+        self._parts.clear()
+
+    def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
+        """The counters to ask for `quota`; texts are read once and remembered."""
+        if self._closed:
+            raise StoreError("the limiter is closed", transient=False)
+        name = tuple(quota) if isinstance(quota, list) else quota
+        try:
+            return self._parts[name]
+        except (KeyError, TypeError):  # not seen before; or nothing that could be a quota, which _read tells
+            parts = tuple(part for whole in _read(quota) for part in whole.parts)
+        if len(self._parts) >= MAX_REMEMBERED:
+            self._parts.clear()
+        self._parts[name] = parts
+        return parts
+
+    def _lone_ask(self, quota: QuotaLike) -> LoneAsk | None:
+        """The store's own function for `quota`, if it has one: a single counter, charged what the request costs."""
+        parts = self._quotas(quota)
+        ask = self._bind_lone(parts[0]) if self._bind_lone and len(parts) == 1 and not parts[0].flat else None
+        if not isinstance(quota, list):
+            if len(self._lone) >= MAX_REMEMBERED:
+                self._lone.clear()
+            self._lone[quota] = ask
+        return ask
+
+    def _lone_asks(self, requests: Sequence[Request]) -> list[LoneAsk] | None:
+        """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
+        asks = []
+        for request in requests:
+            if request.__class__ is not tuple or len(request) != 2:
+                return None
+            key, quota = request
+            try:
+                ask = self._lone[quota]
+            except (KeyError, TypeError):
+                ask = self._lone_ask(quota)
+            if ask is None or key.__class__ is not str or not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
+                return None
+            asks.append(ask)
+        return asks
+
+    def _acquire(
+        self, key: Key, quota: QuotaLike, cost: int, *, dry: bool = False, request_id: Id | None = None
+    ) -> Acquire:
+        key = check_key(key)
+        least = 0 if dry else 1
+        flat = min(check_units("cost", cost, least=least), 1)
+        asks = tuple(
+            Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in self._quotas(quota)
+        )
+        return Acquire(check_asks(asks), dry, None if request_id is None else _check_id(request_id))
+
+    def _acquire_all(self, requests: Sequence[Request]) -> list[Op]:
+        for position, request in enumerate(requests):
+            if not isinstance(request, tuple) or not 2 <= len(request) <= 3:
+                raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
+        return [self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
+
+    def _hold(self, key: Key, quota: QuotaLike, cost: int, request_id: Id | None) -> Acquire:
+        op = self._acquire(key, quota, cost, request_id=request_id)
+        if not any(ask.quota.algorithm == CONCURRENCY for ask in op.asks):
+            raise InvalidRequest('hold: no quota has places to hold (expected one such as "5 concurrent ttl 30s")')
+        return op
+
+    def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
+        receipt = _receipt("refund", charged)
+        if units is not None and check_units("units", units, least=1) > receipt.cost:
+            raise InvalidCost(f"units {units}: expected at most {receipt.cost}, which is what was charged")
+        return Amend(receipt, "refund", units)
+
+    def _settle(self, charged: Verdict | Receipt, units: int) -> Amend:
+        receipt = _receipt("settle", charged)
+        if receipt.record is None:
+            raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
+        return Amend(receipt, "settle", check_units("units", units, least=0))
+
+    def _places(self, verb: Literal["release", "renew"], charged: Verdict | Receipt) -> Amend:
+        receipt = _receipt(verb, charged)
+        if not any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges):
+            raise InvalidReceipt(f"{verb} of a request that holds no place (expected one with a concurrency quota)")
+        return Amend(receipt, verb)
+
+    def _deadline(self, timeout: float | None) -> Micros | None:
+        if timeout is None:
+            return None
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_TIMEOUT:
+            raise InvalidOption(f"timeout {timeout!r}: expected seconds, 0 to {MAX_TIMEOUT}, or None to wait for ever")
+        return self._now() + round(timeout * SECOND)
+
+    def _pause(self, verdict: Verdict, waiter: Waiter, deadline: Micros | None) -> Micros | None:
+        """How long the head of a line should wait before it asks again; None if it is through, or waits in vain."""
+        if verdict or not self._lines.is_head(waiter):
+            return None
+        return pause(verdict, None if deadline is None else deadline - self._now())
+
+    def _comes_too_late(self, verdict: Verdict, deadline: Micros | None) -> bool:
+        return deadline is not None and verdict.delay_us > 0 and self._now() + verdict.delay_us > deadline
+
+    def _seconds_left(self, deadline: Micros | None) -> float | None:
+        return None if deadline is None else max(deadline - self._now(), 0) / SECOND
+
+    def _now(self) -> Micros:
+        return self._time_ns() // 1_000
+
+    def _reset(self, key: Key, quota: QuotaLike) -> list[Op]:
+        key = check_key(key)
+        return [Reset(key, part) for part in self._quotas(quota)]
+
+
+class Call:
+    """How the key and the cost of a decorated function's call follow from its arguments."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        name: str | None,
+        key: Key | Callable[..., Key] | None,
+        cost: int | Callable[..., int],
+    ) -> None:
+        self._scope = name or f"{function.__module__}.{function.__qualname__}"
+        self._key = key
+        self._cost = cost
+
+    def key(self, *args: Any, **kwargs: Any) -> Key:
+        """The scope of the function and the caller's own key, as parts that never run together."""
+        own = self._key(*args, **kwargs) if callable(self._key) else self._key
+        if own is None:
+            return self._scope
+        return (self._scope, *own) if isinstance(own, tuple) else (self._scope, own)
+
+    def cost(self, *args: Any, **kwargs: Any) -> int:
+        return self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+
+
+def line_of(op: Acquire) -> Hashable:
+    """The line in which to wait for `op`: that of everybody who asks the same counters."""
+    return tuple((ask.key, ask.quota) for ask in op.asks)
+
+
+def holds_place(verdict: Verdict) -> bool:
+    """Whether a place of a concurrency quota came with the verdict."""
+    return any(decision.quota.algorithm == CONCURRENCY for decision in verdict.decisions)
+
+
+def verdict_of(outcome: Outcome) -> Verdict:
+    """The verdict that an acquire came to; a failure is raised."""
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    return cast("Verdict", outcome)
+
+
+def amended_by(outcome: Outcome) -> Amended:
+    """What an amendment did; a failure is raised."""
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    return cast("Amended", outcome)
+
+
+def _read(quota: QuotaLike) -> tuple[Quota, ...]:
+    if isinstance(quota, Quota):
+        return (quota,)
+    if isinstance(quota, list | tuple):
+        return tuple(single for item in quota for single in _read(item))
+    return Quota.parse_all(cast("str", quota))
+
+
+def _receipt(verb: str, charged: Verdict | Receipt) -> Receipt:
+    if not isinstance(charged, Verdict | Receipt):
+        raise InvalidReceipt(f"{verb} of {type(charged).__name__}: expected a verdict or its receipt")
+    receipt = charged if isinstance(charged, Receipt) else charged.receipt
+    if receipt is None:
+        raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
+    return receipt
+
+
+def _check_id(request_id: Id) -> bytes:
+    if not isinstance(request_id, str | bytes):
+        raise InvalidRequest(f"id: expected text or bytes, not {type(request_id).__name__}")
+    try:
+        raw = request_id.encode() if isinstance(request_id, str) else request_id
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"id: lone surrogate at index {error.start} (expected text that UTF-8 can carry)"
+        ) from None
+    if not 1 <= len(raw) <= MAX_ID:
+        raise InvalidRequest(f"id of {len(raw)} bytes: expected 1 to {MAX_ID}")
+    return raw

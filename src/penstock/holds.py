@@ -1,0 +1,177 @@
+"""What a caller keeps in hand while something is held or reserved.
+
+A `Hold` is a place of a concurrency quota; it comes back when it is released, at the end of its `with` block, or when
+its ttl passes without renewal. A `Reservation` is units charged by estimate, settled once the true cost is known;
+never settled, it stays charged. Both are true when granted, and a `with` block on one that was refused raises
+`RateLimited` instead of running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from penstock.clock import SECOND
+from penstock.errors import RateLimited
+from penstock.model import Amended, Verdict
+from penstock.quota import CONCURRENCY
+
+if TYPE_CHECKING:
+    from penstock.limiter import AsyncLimiter, Limiter
+
+RENEWALS_PER_TTL = 3
+
+
+class Granted:
+    """A verdict in somebody's hands."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def __bool__(self) -> bool:
+        return self.verdict.allowed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.verdict!r}>"
+
+    def _check(self) -> None:
+        if not self.verdict:
+            raise RateLimited(self.verdict)
+
+
+class Hold(Granted):
+    """A place that is held, for blocking code."""
+
+    def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
+        super().__init__(verdict)
+        self._limiter = limiter
+        self._ended = threading.Event()
+        if keep and verdict:
+            threading.Thread(target=self._keep, name="penstock-renew", daemon=True).start()
+
+    def renew(self) -> bool:
+        """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
+        return bool(self) and self._limiter.renew(self.verdict)
+
+    def release(self) -> None:
+        """Give the place back. Doing so late or twice changes nothing."""
+        self._ended.set()
+        if self:
+            self._limiter.release(self.verdict)
+
+    def _keep(self) -> None:
+        pause = _renewal_interval(self.verdict)
+        while not self._ended.wait(pause) and self.renew():
+            pass
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class AsyncHold(Granted):
+    """A place that is held, for asyncio."""
+
+    def __init__(self, limiter: AsyncLimiter, verdict: Verdict, *, keep: bool) -> None:
+        super().__init__(verdict)
+        self._limiter = limiter
+        self._keeper = asyncio.create_task(self._keep()) if keep and verdict else None
+
+    async def renew(self) -> bool:
+        """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
+        return bool(self) and await self._limiter.renew(self.verdict)
+
+    async def release(self) -> None:
+        """Give the place back. Doing so late or twice changes nothing."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self:
+            await self._limiter.release(self.verdict)
+
+    async def _keep(self) -> None:
+        pause = _renewal_interval(self.verdict)
+        while await asyncio.sleep(pause, result=True) and await self.renew():
+            pass
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+class Reservation(Granted):
+    """Units charged by estimate, for blocking code."""
+
+    def __init__(self, limiter: Limiter, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self._limiter = limiter
+
+    def settle(self, units: int) -> Amended:
+        """Make the cost `units` after all, even if they do not fit. Only the first time counts."""
+        return self._limiter.settle(self.verdict, units)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What was not settled stays charged."""
+
+
+class AsyncReservation(Granted):
+    """Units charged by estimate, for asyncio."""
+
+    def __init__(self, limiter: AsyncLimiter, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self._limiter = limiter
+
+    async def settle(self, units: int) -> Amended:
+        """Make the cost `units` after all, even if they do not fit. Only the first time counts."""
+        return await self._limiter.settle(self.verdict, units)
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """What was not settled stays charged."""
+
+
+class _Entered(Protocol):
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+T = TypeVar("T", bound=_Entered)
+
+
+class Opening(Generic[T]):
+    """Something on its way: await it to have it in hand, or enter it with `async with`."""
+
+    def __init__(self, coming: Coroutine[Any, Any, T]) -> None:
+        self._coming = coming
+        self._here: T | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coming.__await__()
+
+    async def __aenter__(self) -> T:
+        self._here = await self._coming
+        return await self._here.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._here is not None:
+            await self._here.__aexit__(*error)
+
+
+def _renewal_interval(verdict: Verdict) -> float:
+    """Seconds between renewals: a lost one or two must not lose the place."""
+    ttls = [d.quota.period_us for d in verdict.decisions if d.quota.algorithm == CONCURRENCY]
+    return min(ttls) / SECOND / RENEWALS_PER_TTL

@@ -1,0 +1,102 @@
+"""Calendar periods: days, weeks, months and years as people in a time zone live them.
+
+A period begins at local midnight and ends where the next one begins, so the periods of a calendar leave no gap and
+never overlap, whatever daylight saving time does to their length. Where a clock change swallows midnight, the day
+begins with the change; where midnight comes twice, with the first.
+"""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, available_timezones
+
+from penstock.clock import Micros
+from penstock.errors import InvalidQuota
+
+CALENDAR_UNITS = ("day", "week", "month", "year")
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+LONGEST_DAYS = {"day": 2, "week": 8, "month": 32, "year": 367}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class CalendarPeriod(NamedTuple):
+    """A unit of the calendar in a time zone.
+
+    `first` says where it begins: for a week the weekday (1 is Monday), for a month the day (31 is the last day where a
+    month is shorter). Days and years begin where they do.
+    """
+
+    unit: str
+    zone: str = "UTC"
+    first: int = 1
+
+    def __str__(self) -> str:
+        text = f"{self.unit} calendar {self.zone}"
+        if self.first == 1:
+            return text
+        return f"{text} starts {WEEKDAYS[self.first - 1]}" if self.unit == "week" else f"{text} anchor {self.first}"
+
+    @property
+    def longest_us(self) -> Micros:
+        """An upper bound of its length, in microseconds."""
+        return LONGEST_DAYS[self.unit] * timedelta(days=1) // _MICROSECOND
+
+    def checked(self) -> CalendarPeriod:
+        """The same period with its zone as the time zone database spells it, if there are such periods."""
+        if self.unit not in CALENDAR_UNITS:
+            raise InvalidQuota(f"calendar unit {self.unit!r}: expected one of {', '.join(CALENDAR_UNITS)}")
+        most = {"week": 7, "month": 31}.get(self.unit, 1)
+        if isinstance(self.first, bool) or not isinstance(self.first, int) or not 1 <= self.first <= most:
+            raise InvalidQuota(f"first day {self.first!r} of a {self.unit}: expected 1 to {most}")
+        return self._replace(zone=_zone(self.zone).key)
+
+    def bounds(self, now: Micros) -> tuple[Micros, Micros]:
+        """The beginning and the end of the period that holds `now`."""
+        zone = _zone(self.zone)
+        today = (_EPOCH + timedelta(microseconds=now)).astimezone(zone).date()
+        start = self._start(today)
+        return _midnight(start, zone), _midnight(self._next(start), zone)
+
+    def _start(self, day: date) -> date:
+        if self.unit == "week":
+            return day - timedelta(days=(day.isoweekday() - self.first) % 7)
+        if self.unit == "month":
+            start = self._anchored(day.year, day.month)
+            return start if start <= day else self._anchored(*_month_before(day.year, day.month))
+        return day.replace(month=1, day=1) if self.unit == "year" else day
+
+    def _next(self, start: date) -> date:
+        if self.unit == "month":
+            return self._anchored(start.year + start.month // 12, start.month % 12 + 1)
+        if self.unit == "year":
+            return start.replace(year=start.year + 1)
+        return start + timedelta(days=7 if self.unit == "week" else 1)
+
+    def _anchored(self, year: int, month: int) -> date:
+        return date(year, month, min(self.first, monthrange(year, month)[1]))
+
+
+def _month_before(year: int, month: int) -> tuple[int, int]:
+    return (year, month - 1) if month > 1 else (year - 1, 12)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> Micros:
+    return (datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC) - _EPOCH) // _MICROSECOND
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):  # what zoneinfo raises for names that are unknown or no names
+        pass
+    for known in available_timezones():  # in another case, perhaps; slow, but only the first time a quota is read
+        if known.casefold() == str(name).casefold():
+            return ZoneInfo(known)
+    raise InvalidQuota(
+        f"time zone {name!r}: unknown (expected an IANA name such as Europe/Berlin; "
+        "where the system has no time zones, install penstock[calendar])"
+    )

@@ -1,0 +1,75 @@
+"""Waiting in line: one line per key and quota, and only its head asks the store.
+
+So a thousand waiters make one call per admission, not a thousand. A line is nothing but an order: the limiters,
+blocking and asyncio, do the waiting. Lines exist while somebody stands in them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from threading import Lock
+
+from penstock.clock import Micros
+from penstock.model import NOT_CHARGED, Verdict
+from penstock.quota import CONCURRENCY
+
+POLL: Micros = 20_000
+"""How often to look for a released place: nobody announces it, and expiry is only the latest instant it can come."""
+
+
+class Waiter:
+    """Somebody in a line. `wake` is called when it has become the head."""
+
+    __slots__ = ("name", "wake")
+
+    def __init__(self, name: Hashable, wake: Callable[[], object]) -> None:
+        self.name = name
+        self.wake = wake
+
+
+class Lines:
+    """All lines of a limiter."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lines: dict[Hashable, deque[Waiter]] = {}
+
+    def join(self, name: Hashable, wake: Callable[[], object]) -> Waiter:
+        """Stand in line behind everybody else."""
+        waiter = Waiter(name, wake)
+        with self._lock:
+            self._lines.setdefault(name, deque()).append(waiter)
+        return waiter
+
+    def is_head(self, waiter: Waiter) -> bool:
+        with self._lock:
+            return self._lines[waiter.name][0] is waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Step out, from wherever in the line; a new head is woken."""
+        with self._lock:
+            line = self._lines[waiter.name]
+            was_head = line[0] is waiter
+            line.remove(waiter)
+            if not line:
+                del self._lines[waiter.name]
+            head = line[0] if was_head and line else None
+        if head is not None:
+            head.wake()
+
+
+def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
+    """How long to wait before asking again after a refusal, with `left` to spend; None if it would be in vain."""
+    retry_after = verdict.retry_after_us
+    if any(not d.allowed and d.quota.algorithm == CONCURRENCY for d in verdict.decisions):
+        retry_after = min(retry_after, POLL) if left is None else min(retry_after, POLL, left)
+        return retry_after or None
+    return None if left is not None and retry_after > left else retry_after
+
+
+def too_late(verdict: Verdict) -> Verdict:
+    """The refusal in place of an admission whose delay is longer than the caller would wait."""
+    _, remaining, _, reset_after, more_after, delay, _ = verdict.answer
+    answer = False, remaining, delay, reset_after, more_after, 0, NOT_CHARGED
+    return Verdict((answer, *verdict[1:5], ()))
