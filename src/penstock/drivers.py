@@ -57,6 +57,8 @@ class Driver:
         self._chain = _Chain(layers, clock)
 
     def run(self, ops: Sequence[Op], *, below: int = 0) -> list[Outcome]:
+        if not self._chain.layers:
+            return self._store.run(ops)
         ops, tokens = self._chain.down(ops, below=below)
         outcomes = self._store.run(ops) if ops else []
         return self._chain.up(outcomes, tokens, below=below)
@@ -78,6 +80,8 @@ class AsyncDriver:
         self._chain = _Chain(layers, clock)
 
     async def run(self, ops: Sequence[Op], *, below: int = 0) -> list[Outcome]:
+        if not self._chain.layers:
+            return await self._store.run(ops)
         ops, tokens = self._chain.down(ops, below=below)
         outcomes = await self._store.run(ops) if ops else []
         return self._chain.up(outcomes, tokens, below=below)

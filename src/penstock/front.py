@@ -21,13 +21,13 @@ from penstock.model import (
     Receipt,
     Reset,
     Verdict,
-    check_asks,
     check_cost,
     check_key,
+    check_quotas,
     check_units,
 )
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, InProcess, LoneAsk, Store
+from penstock.stores import AsyncStore, DirectAsk, InProcess, Store
 from penstock.waiting import Lines, Waiter, pause
 
 QuotaLike: TypeAlias = str | Quota | Sequence[str | Quota]
@@ -51,17 +51,17 @@ class Front:
         in_process = store if isinstance(store, InProcess) else None
         if in_process is not None and clock not in (None, in_process.clock):
             raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
-        self._bind_lone = None if in_process is None or layers else in_process.bind
+        self._bind = None if in_process is None or layers else in_process.bind
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
-        self._lone: dict[object, LoneAsk | None] = {}  # what answers a quota as callers write it; None: the driver does
+        self._direct: dict[object, DirectAsk | None] = {}  # what answers a quota as written; None: the driver does
         self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
         self._lines = Lines()
         self._closed = False
 
     def _shut(self) -> None:
         self._closed = True
-        self._lone.clear()
+        self._direct.clear()
         self._parts.clear()
 
     def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
@@ -72,23 +72,24 @@ class Front:
         try:
             return self._parts[name]
         except (KeyError, TypeError):  # not seen before; or nothing that could be a quota, which _read tells
-            parts = tuple(part for whole in _read(quota) for part in whole.parts)
+            parts = check_quotas(tuple(part for whole in _read(quota) for part in whole.parts))
         if len(self._parts) >= MAX_REMEMBERED:
             self._parts.clear()
         self._parts[name] = parts
         return parts
 
-    def _lone_ask(self, quota: QuotaLike) -> LoneAsk | None:
-        """The store's own function for `quota`, if it has one: a single counter, charged what the request costs."""
-        parts = self._quotas(quota)
-        ask = self._bind_lone(parts[0]) if self._bind_lone and len(parts) == 1 and not parts[0].flat else None
-        if not isinstance(quota, list):
-            if len(self._lone) >= MAX_REMEMBERED:
-                self._lone.clear()
-            self._lone[quota] = ask
+    def _direct_ask(self, quota: QuotaLike) -> DirectAsk | None:
+        """The store's own function for `quota`, if it has such."""
+        name = tuple(quota) if isinstance(quota, list) else quota
+        if name in self._direct:
+            return self._direct[name]
+        parts = self._quotas(name)
+        if len(self._direct) >= MAX_REMEMBERED:
+            self._direct.clear()
+        ask = self._direct[name] = None if self._bind is None else self._bind(parts)
         return ask
 
-    def _lone_asks(self, requests: Sequence[Request]) -> list[LoneAsk] | None:
+    def _direct_asks(self, requests: Sequence[Request]) -> list[DirectAsk] | None:
         """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
         asks = []
         for request in requests:
@@ -96,9 +97,9 @@ class Front:
                 return None
             key, quota = request
             try:
-                ask = self._lone[quota]
+                ask = self._direct[quota]
             except (KeyError, TypeError):
-                ask = self._lone_ask(quota)
+                ask = self._direct_ask(quota)
             if ask is None or key.__class__ is not str or not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
                 return None
             asks.append(ask)
@@ -113,7 +114,7 @@ class Front:
         asks = tuple(
             Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in self._quotas(quota)
         )
-        return Acquire(check_asks(asks), dry, None if request_id is None else _check_id(request_id))
+        return Acquire(asks, dry, None if request_id is None else _check_id(request_id))
 
     def _acquire_all(self, requests: Sequence[Request]) -> list[Op]:
         for position, request in enumerate(requests):
@@ -121,11 +122,10 @@ class Front:
                 raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
         return [self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
 
-    def _hold(self, key: Key, quota: QuotaLike, cost: int, request_id: Id | None) -> Acquire:
-        op = self._acquire(key, quota, cost, request_id=request_id)
-        if not any(ask.quota.algorithm == CONCURRENCY for ask in op.asks):
+    def _check_places(self, quota: QuotaLike) -> None:
+        """Refuse to hold what has no places."""
+        if not any(part.algorithm == CONCURRENCY for part in self._quotas(quota)):
             raise InvalidRequest('hold: no quota has places to hold (expected one such as "5 concurrent ttl 30s")')
-        return op
 
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
         receipt = _receipt("refund", charged)

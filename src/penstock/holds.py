@@ -47,9 +47,10 @@ class Hold(Granted):
     def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
         super().__init__(verdict)
         self._limiter = limiter
-        self._ended = threading.Event()
+        self._ended: threading.Event | None = None
         if keep and verdict:
-            threading.Thread(target=self._keep, name="penstock-renew", daemon=True).start()
+            self._ended = threading.Event()
+            threading.Thread(target=self._keep, args=(self._ended,), name="penstock-renew", daemon=True).start()
 
     def renew(self) -> bool:
         """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
@@ -57,13 +58,14 @@ class Hold(Granted):
 
     def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        self._ended.set()
-        if self:
+        if self._ended is not None:
+            self._ended.set()
+        if self.verdict.allowed:
             self._limiter.release(self.verdict)
 
-    def _keep(self) -> None:
+    def _keep(self, ended: threading.Event) -> None:
         pause = _renewal_interval(self.verdict)
-        while not self._ended.wait(pause) and self.renew():
+        while not ended.wait(pause) and self.renew():
             pass
 
     def __enter__(self) -> Self:

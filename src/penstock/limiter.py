@@ -58,16 +58,16 @@ class Limiter(Front):
         it gets the same answer, and is not charged again.
         """
         try:
-            ask = self._lone[quota]
+            ask = self._direct[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
-            ask = self._lone_ask(quota)
+            ask = self._direct_ask(quota)
         if ask is None or id is not None:
             return self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
     def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
-        asks = self._lone_asks(requests)
+        asks = self._direct_asks(requests)
         if asks is None:
             return [verdict_of(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
@@ -111,7 +111,8 @@ class Limiter(Front):
 
         A place is lost when its ttl passes without renewal. With `renew` a background thread sees to that.
         """
-        return Hold(self, self._run(self._hold(key, quota, cost, id)), keep=renew)
+        self._check_places(quota)
+        return Hold(self, self.acquire(key, quota, cost, id), keep=renew)
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
@@ -251,16 +252,16 @@ class AsyncLimiter(Front):
         it gets the same answer, and is not charged again.
         """
         try:
-            ask = self._lone[quota]
+            ask = self._direct[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
-            ask = self._lone_ask(quota)
+            ask = self._direct_ask(quota)
         if ask is None or id is not None:
             return await self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
     async def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
-        asks = self._lone_asks(requests)
+        asks = self._direct_asks(requests)
         if asks is None:
             return [verdict_of(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
@@ -308,7 +309,8 @@ class AsyncLimiter(Front):
         """
 
         async def held() -> AsyncHold:
-            return AsyncHold(self, await self._run(self._hold(key, quota, cost, id)), keep=renew)
+            self._check_places(quota)
+            return AsyncHold(self, await self.acquire(key, quota, cost, id), keep=renew)
 
         return Opening(held())
 

@@ -60,7 +60,9 @@ class Quota:
         "algorithm",
         "burst",
         "calendar",
+        "capacity",
         "count_denied",
+        "flat",
         "identity",
         "limit",
         "min_interval_us",
@@ -81,6 +83,8 @@ class Quota:
     penalty_us: Micros | None
     count_denied: bool
     name: str
+    capacity: int  # the most that one request can ever cost
+    flat: bool  # whether a request charges 1, whatever its cost
     identity: Identity  # what tells counters of one key apart; amounts are not in it, so changing them keeps the count
     parts: tuple[Quota, ...]  # the counters to ask: this quota, and its min_interval as a quota of its own
 
@@ -158,18 +162,6 @@ class Quota:
     @property
     def penalty(self) -> float | None:
         return None if self.penalty_us is None else self.penalty_us / SECOND
-
-    @property
-    def capacity(self) -> int:
-        """The most that one request can ever cost."""
-        if self.queue is not None:
-            return self.queue + 1
-        return self.limit if self.burst is None else self.burst
-
-    @property
-    def flat(self) -> bool:
-        """Whether a request charges 1, whatever its cost."""
-        return self.algorithm in FLAT
 
     def __str__(self) -> str:
         words = [self._amount()]
@@ -254,7 +246,13 @@ class Quota:
             for field, value in fields.items():
                 object.__setattr__(quota, field, value)
             span = 0 if algorithm == CONCURRENCY else calendar or period_us
-            object.__setattr__(quota, "identity", (algorithm, span, penalty_us is not None, name))
+            derived = {
+                "capacity": limit if burst is None and queue is None else burst or cast("int", queue) + 1,
+                "flat": algorithm in FLAT,
+                "identity": (algorithm, span, penalty_us is not None, name),
+            }
+            for field, value in derived.items():
+                object.__setattr__(quota, field, value)
             object.__setattr__(quota, "parts", quota._split())
             with _making:
                 quota = _all_quotas.setdefault(values, quota)

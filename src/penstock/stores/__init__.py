@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
 from penstock.errors import InvalidOption
-from penstock.stores.base import AsyncStore, InProcess, LoneAsk, Store
+from penstock.stores.base import AsyncStore, DirectAsk, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 
@@ -51,8 +51,8 @@ def _scheme(url: str) -> str:
 __all__ = [
     "AsyncMemoryStore",
     "AsyncStore",
+    "DirectAsk",
     "InProcess",
-    "LoneAsk",
     "MemoryStore",
     "Store",
     "open_async_store",

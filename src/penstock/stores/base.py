@@ -14,7 +14,7 @@ from penstock.clock import Clock, Micros
 from penstock.model import Key, Op, Outcome, Verdict
 from penstock.quota import Quota
 
-LoneAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
+DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
 
 
@@ -40,9 +40,9 @@ class AsyncStore(Protocol):
 
 @runtime_checkable
 class InProcess(Protocol):
-    """A store that answers at once, without I/O, and so can spare a lone ask the making of operations and batches."""
+    """A store that answers at once, without I/O, and so can spare a request the making of operations and batches."""
 
     clock: Clock
 
-    def bind(self, quota: Quota) -> LoneAsk:
-        """The function that answers asks of `quota`, one of `Quota.parts`."""
+    def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
+        """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""

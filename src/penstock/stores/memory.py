@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from penstock import algorithms
 from penstock.algorithms import Bound
@@ -23,7 +23,6 @@ from penstock.model import (
     Amend,
     Amended,
     AmendVerb,
-    Answer,
     Ask,
     Charge,
     Decision,
@@ -34,9 +33,11 @@ from penstock.model import (
     Verdict,
     check_cost,
     check_key,
+    check_units,
+    new,
 )
 from penstock.quota import CONCURRENCY, Identity, Quota
-from penstock.stores.base import LoneAsk
+from penstock.stores.base import DirectAsk
 from penstock.stores.stripes import MASK, STRIPES, Locked, Stripe, Stripes
 
 DEFAULT_MAX_KEYS = 1_000_000
@@ -104,12 +105,8 @@ class Records:
         return 1.0, 0.0
 
 
-class Counter(NamedTuple):
-    """Where a counter is, and what decides on it."""
-
-    bound: Bound
-    stripe: Stripe
-    slot: str
+Counter: TypeAlias = tuple[Bound, Stripe, str]
+"""What decides on a counter, and where it is."""
 
 
 class MemoryStore:
@@ -126,7 +123,7 @@ class MemoryStore:
         self._stripes = Stripes(max_keys)
         self._stripes.kinds[RECORD] = Records()
         self._families: dict[Identity, Family] = {}
-        self._lone: dict[Quota, LoneAsk] = {}
+        self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
         self._lock = Lock()  # protects the making of families
 
     @property
@@ -141,15 +138,15 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def bind(self, quota: Quota) -> LoneAsk:
-        lone = self._lone.get(quota)
-        if lone is None:
-            if len(self._lone) >= MAX_BOUND:
-                self._lone.clear()
-            lone = self._lone[quota] = self._bind(quota)
-        return lone
+    def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
+        direct = self._direct.get(quotas)
+        if direct is None:
+            if len(self._direct) >= MAX_BOUND:
+                self._direct.clear()
+            direct = self._direct[quotas] = self._bind_one(*quotas) if len(quotas) == 1 else self._bind_all(quotas)
+        return direct
 
-    def _bind(self, quota: Quota) -> LoneAsk:
+    def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
         prefix, stripes = family.prefix, self._stripes.all
@@ -178,6 +175,31 @@ class MemoryStore:
                 lock.release()
             return Verdict((answer, now, key, quota, cost, ()))
 
+        def ask_flat(key: Key, cost: int, now: Micros) -> Verdict:
+            return ask(key, check_units("cost", cost, least=1) and 1, now)
+
+        return ask_flat if quota.flat else ask
+
+    def _bind_all(self, quotas: tuple[Quota, ...]) -> DirectAsk:
+        families = [(quota, quota.flat, self._family(quota), self._family(quota).bind(quota)) for quota in quotas]
+        stripes, decide = self._stripes.all, self._decide
+
+        def ask(key: Key, cost: int, now: Micros) -> Verdict:
+            key = check_key(key)
+            asks: list[Ask] = []
+            counters: list[Counter] = []
+            held: list[Stripe] = []
+            for quota, flat, family, bound in families:
+                if cost is not _ONE:
+                    check_units("cost", cost, least=1) if flat else check_cost(cost, quota)
+                asks.append(new(Ask, (key, quota, 1 if flat else cost, False)))
+                slot = family.slot(key)
+                stripe = stripes[hash(slot) & MASK]
+                held.append(stripe)
+                counters.append((bound, stripe, slot))
+            with Locked(held):
+                return Verdict.of(decide(asks, counters, now))
+
         return ask
 
     def _newcomer(self, stripe: Stripe, slot: str, key: Key, now: Micros) -> State:
@@ -190,46 +212,51 @@ class MemoryStore:
 
     def _run(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
-            if len(op.asks) == 1 and not op.dry and op.id is None:
-                ask = op.asks[0]
-                if not ask.advisory:
-                    return self.bind(ask.quota)(ask.key, ask.cost, now)
             return self._acquire(op, now)
         return self._amend(op, now) if isinstance(op, Amend) else self._reset(op)
 
     # Acquire: decide on all asks, then write all
 
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
-        counters = [self._counter(ask.key, ask.quota) for ask in op.asks]
-        record = None if op.id is None else f"{RECORD}:{op.id.hex()}:{counters[0].slot}"
-        home = counters[0].stripe  # where the record lives: beside the first counter, under the same lock
-        with Locked(counter.stripe for counter in counters):
-            if op.dry:
-                asked = zip(op.asks, counters, strict=True)
-                return Verdict.of(tuple(_peek(ask, c, c.stripe.find(c.slot), now) for ask, c in asked))
-            if record is not None:
-                known: Record | None = home.find(record)
-                if known is not None and known.expires_at > now:
-                    return known.verdict
-            verdict = Verdict.of(self._decide(op.asks, counters, now), record)
-            if record is not None and verdict.allowed:
-                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.period_us for ask in op.asks))
-                cost = max(ask.cost for ask in op.asks)
-                self._stripes.put(home, record, Record(now + lasts, verdict, cost), now)
+        asks, dry, request_id = op
+        counters = [self._counter(ask.key, ask.quota) for ask in asks]
+        home, first = counters[0][1], counters[0][2]
+        with Locked([stripe for _, stripe, _ in counters]):
+            if dry:
+                return Verdict.of(tuple(_peek(ask, c, now) for ask, c in zip(asks, counters, strict=True)))
+            if request_id is None:
+                return Verdict.of(self._decide(asks, counters, now))
+            name = f"{RECORD}:{request_id.hex()}:{first}"  # lives beside the first counter, under the same lock
+            record = home.find(name)
+            if record is not None and record.expires_at > now:
+                return cast("Verdict", record.verdict)
+            verdict = Verdict.of(self._decide(asks, counters, now), name)
+            if verdict.allowed:
+                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.period_us for ask in asks))
+                record = Record(now + lasts, verdict, max(ask.cost for ask in asks))
+                home.forget(name)
+                self._stripes.add(home, name, record, now)
             return verdict
 
-    def _decide(self, asks: tuple[Ask, ...], counters: list[Counter], now: Micros) -> tuple[Decision, ...]:
-        before = [counter.stripe.find(counter.slot) for counter in counters]
-        steps = [c.bound.decide(s, ask.cost, now) for ask, c, s in zip(asks, counters, before, strict=True)]
-        passes = all(answer[0] or ask.advisory for ask, (answer, _) in zip(asks, steps, strict=True))
+    def _decide(self, asks: Sequence[Ask], counters: Sequence[Counter], now: Micros) -> tuple[Decision, ...]:
+        steps = []
+        passes = True
+        for (_, _, cost, advisory), (bound, stripe, slot) in zip(asks, counters, strict=True):
+            state = stripe.find(slot)
+            answer, after = bound.decide(state, cost, now)
+            steps.append((answer, state, after))
+            if not answer[0] and not advisory:
+                passes = False
         decisions = []
-        for ask, counter, state, (answer, after) in zip(asks, counters, before, steps, strict=True):
+        for ask, counter, (answer, state, after) in zip(asks, counters, steps, strict=True):
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
-                decisions.append(_peek(ask, counter, state, now))
+                decisions.append(_peek(ask, counter, now))
                 continue
-            decisions.append(_decision(ask, answer, now))
-            if after is not state:
-                self._stripes.put(counter.stripe, counter.slot, after, now)
+            decisions.append(Decision((answer, now, *ask)))
+            if state is None and after is not None:
+                self._stripes.add(counter[1], counter[2], after, now)
+            elif after is not state:
+                counter[1].young[counter[2]] = after
         return tuple(decisions)
 
     # Amend: change what a receipt was charged
@@ -238,10 +265,10 @@ class MemoryStore:
         charges, name = op.receipt.charges, op.receipt.record
         counters = [self._counter(charge.key, charge.quota) for charge in charges]
         if name is None:
-            with Locked(counter.stripe for counter in counters):
+            with Locked([stripe for _, stripe, _ in counters]):
                 return self._amend_charges(op.verb, op.receipt.portion(op.units), counters, now)
         home = self._stripes.of(name.split(":", 2)[2])
-        with Locked((home, *(counter.stripe for counter in counters))):
+        with Locked([home, *(stripe for _, stripe, _ in counters)]):
             record = home.find(name)
             if record is None or record.expires_at <= now:  # given back before, or too long ago
                 return Amended((0,) * len(charges))
@@ -300,21 +327,29 @@ class MemoryStore:
             elif back > 0:
                 each.append(self._amend_one("refund", charge._replace(cost=min(back, charge.cost)), counter, now))
             else:
-                bound, stripe, slot = counter
-                self._stripes.put(stripe, slot, bound.force(stripe.find(slot), -back, now), now)
+                self._force(counter, -back, now)
                 each.append(back)
         return Amended(tuple(each))
 
+    def _force(self, counter: Counter, units: int, now: Micros) -> None:
+        bound, stripe, slot = counter
+        state = stripe.find(slot)
+        after = bound.force(state, units, now)
+        if state is None:
+            self._stripes.add(stripe, slot, after, now)
+        else:
+            stripe.young[slot] = after
+
     def _reset(self, op: Reset) -> Amended:
-        counter = self._counter(op.key, op.quota)
-        with counter.stripe.lock:
-            counter.stripe.forget(counter.slot)
+        _, stripe, slot = self._counter(op.key, op.quota)
+        with stripe.lock:
+            stripe.forget(slot)
         return Amended()
 
     def _counter(self, key: Key, quota: Quota) -> Counter:
         family = self._family(quota)
         slot = family.slot(key)
-        return Counter(family.bind(quota), self._stripes.of(slot), slot)
+        return family.bind(quota), self._stripes.of(slot), slot
 
     def _family(self, quota: Quota) -> Family:
         family = self._families.get(quota.identity)
@@ -329,13 +364,10 @@ class MemoryStore:
         return family
 
 
-def _peek(ask: Ask, counter: Counter, state: State, now: Micros) -> Decision:
-    answer, _ = counter.bound.peek(state, ask.cost, now)
-    return _decision(ask, answer, now)
-
-
-def _decision(ask: Ask, answer: Answer, now: Micros) -> Decision:
-    return Decision((answer, now, ask.key, ask.quota, ask.cost, ask.advisory))
+def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
+    bound, stripe, slot = counter
+    answer, _ = bound.peek(stripe.find(slot), ask.cost, now)
+    return Decision((answer, now, *ask))
 
 
 class AsyncMemoryStore:

@@ -15,7 +15,8 @@ quota, and among equals the youngest.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import attrgetter
 from threading import Lock, RLock
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -82,10 +83,9 @@ class Stripes:
     def of(self, slot: str) -> Stripe:
         return self.all[hash(slot) & MASK]
 
-    def put(self, stripe: Stripe, slot: str, state: Any, now: Micros) -> None:
-        """Keep `state`, making room for it if it is new. The stripe must be locked."""
-        if slot not in stripe.young and stripe.find(slot) is None:
-            self.make_room(stripe, now)
+    def add(self, stripe: Stripe, slot: str, state: Any, now: Micros) -> None:
+        """Keep `state` in a slot that was empty. The stripe must be locked."""
+        self.make_room(stripe, now)
         stripe.young[slot] = state
 
     def make_room(self, stripe: Stripe, now: Micros) -> None:
@@ -111,13 +111,16 @@ class Stripes:
             stripe.young[slot] = state
 
 
+_number = attrgetter("number")
+
+
 class Locked:
     """Holds the locks of several stripes, taken in order so that nobody waits for one another."""
 
     __slots__ = ("_stripes",)
 
-    def __init__(self, stripes: Iterable[Stripe]) -> None:
-        self._stripes = sorted(set(stripes), key=lambda stripe: stripe.number)
+    def __init__(self, stripes: Sequence[Stripe]) -> None:
+        self._stripes = stripes if len(stripes) == 1 else sorted(set(stripes), key=_number)
 
     def __enter__(self) -> None:
         for stripe in self._stripes:
