@@ -10,6 +10,7 @@ for how.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeAlias, cast
 
@@ -151,10 +152,11 @@ class MemoryStore:
         family = self._family(quota)
         prefix, stripes = family.prefix, self._stripes.all
         decide, newcomer = family.bind(quota).decide, self._newcomer
+        charged = partial(_charged, quota)
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             if cost is not _ONE:  # 1 always fits; anything else is looked at, True and 1.0 included
-                check_cost(cost, quota)
+                cost = charged(cost)
             try:
                 slot = prefix + key  # type: ignore[operator]
             except TypeError:  # a tuple, or no key at all
@@ -175,13 +177,10 @@ class MemoryStore:
                 lock.release()
             return Verdict((answer, now, key, quota, cost, ()))
 
-        def ask_flat(key: Key, cost: int, now: Micros) -> Verdict:
-            return ask(key, check_units("cost", cost, least=1) and 1, now)
-
-        return ask_flat if quota.flat else ask
+        return ask
 
     def _bind_all(self, quotas: tuple[Quota, ...]) -> DirectAsk:
-        families = [(quota, quota.flat, self._family(quota), self._family(quota).bind(quota)) for quota in quotas]
+        families = [(quota, self._family(quota), self._family(quota).bind(quota)) for quota in quotas]
         stripes, decide = self._stripes.all, self._decide
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
@@ -189,10 +188,8 @@ class MemoryStore:
             asks: list[Ask] = []
             counters: list[Counter] = []
             held: list[Stripe] = []
-            for quota, flat, family, bound in families:
-                if cost is not _ONE:
-                    check_units("cost", cost, least=1) if flat else check_cost(cost, quota)
-                asks.append(new(Ask, (key, quota, 1 if flat else cost, False)))
+            for quota, family, bound in families:
+                asks.append(new(Ask, (key, quota, 1 if cost is _ONE else _charged(quota, cost), False)))
                 slot = family.slot(key)
                 stripe = stripes[hash(slot) & MASK]
                 held.append(stripe)
@@ -262,13 +259,14 @@ class MemoryStore:
     # Amend: change what a receipt was charged
 
     def _amend(self, op: Amend, now: Micros) -> Amended:
-        charges, name = op.receipt.charges, op.receipt.record
+        charges, name = op.receipt
         counters = [self._counter(charge.key, charge.quota) for charge in charges]
+        stripes = [stripe for _, stripe, _ in counters]
         if name is None:
-            with Locked([stripe for _, stripe, _ in counters]):
+            with Locked(stripes):
                 return self._amend_charges(op.verb, op.receipt.portion(op.units), counters, now)
         home = self._stripes.of(name.split(":", 2)[2])
-        with Locked([home, *(stripe for _, stripe, _ in counters)]):
+        with Locked(stripes if home in stripes else [home, *stripes]):
             record = home.find(name)
             if record is None or record.expires_at <= now:  # given back before, or too long ago
                 return Amended((0,) * len(charges))
@@ -281,7 +279,7 @@ class MemoryStore:
             if record.settled:
                 return Amended((0,) * len(counters))
             units = cast("int", op.units)
-            home.young[name] = record._replace(cost=units, settled=True)
+            home.young[name] = Record(record.expires_at, record.verdict, units, settled=True)
             return self._settle(record.cost - units, receipt.charges, counters, now)
         if op.verb == "refund":
             units = record.cost if op.units is None else min(op.units, record.cost)
@@ -299,7 +297,7 @@ class MemoryStore:
     def _amend_charges(
         self, verb: AmendVerb, charges: tuple[Charge, ...], counters: list[Counter], now: Micros
     ) -> Amended:
-        return Amended(tuple(self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)))
+        return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
 
     def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
         bound, stripe, slot = counter
@@ -362,6 +360,11 @@ class MemoryStore:
                         self._stripes.kinds[prefix[:-1]] = family
                     self._families[quota.identity] = family
         return family
+
+
+def _charged(quota: Quota, cost: int) -> int:
+    """What a request that costs `cost` charges to a counter of `quota`."""
+    return check_units("cost", cost, least=1) and 1 if quota.flat else check_cost(cost, quota)
 
 
 def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
