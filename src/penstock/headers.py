@@ -1,0 +1,247 @@
+"""What clients are told: from a `Verdict` to response headers, and to the body of a refusal. Pure; it reads no clock.
+
+Dialects, one or several:
+
+    ietf        RateLimit-Policy: "100-per-minute";q=100;w=60       draft-ietf-httpapi-ratelimit-headers-08 to -11
+                RateLimit: "100-per-minute";r=50;t=30
+    draft6      RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset in seconds
+    x-epoch     X-RateLimit-Limit, -Remaining, and -Reset as an instant, in seconds since the Unix epoch
+    x-seconds   the same with -Reset in seconds from now
+    none        nothing that tells a capacity
+
+Whatever the dialect, a refusal carries `Retry-After`, in whole seconds, rounded up and at least 1: who obeys it passes
+if nobody else came. And `Cache-Control: no-store`, because a 429 must not be cached (RFC 6585).
+
+**Which policies.** `RateLimit` lists all that `RateLimit-Policy` lists. The draft lets a server leave out all but the
+one closest to exhaustion, but the smallest share left is not always what stops a client first. A triple has room for
+one: the refused policy with the longest wait, else the smallest share left. Advisory decisions are never shown.
+
+**q and w** are the rate that can be kept up: `w` is the period, or the time in which a larger burst refills, rounded up
+to whole seconds; `q` is scaled alike and rounded down, so it is never more than what is enforced nor less than `r`.
+
+**t** is the time until more is available. Where the policy admits, it is at least so long that r/t does not exceed q/w,
+because clients spread `r` over `t` (section 8.5 of draft-11). **Reset** is when the window ends or the bucket is full;
+on a refusal it is when the same request passes, as `Retry-After`, so that a client may follow either.
+
+**min_interval** of less than a second is not listed: rounded up it would say `r=0;t=1` after every admission and slow
+clients down beyond what is asked. A longer one is listed, but in a triple only where no other policy could be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, TypeAlias
+
+from penstock import quota_text
+from penstock.clock import SECOND, Micros
+from penstock.errors import InvalidInput, InvalidOption
+from penstock.model import Decision, Verdict
+from penstock.quota import Quota
+
+DIALECTS = ("ietf", "draft6", "x-epoch", "x-seconds", "none")
+PROBLEM_JSON = "application/problem+json"
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+MAX_INTEGER = 999_999_999_999_999  # the largest in a structured field
+MAX_REMEMBERED = 1_024
+
+Header: TypeAlias = tuple[str, str]
+
+
+class _Policy(NamedTuple):
+    """How clients see the quota of the ask at `position`."""
+
+    position: int
+    name: str
+    q: int
+    w: int
+    limit: int  # for dialects that tell no window
+    quota: Quota
+
+
+class _Shown(NamedTuple):
+    """All that clients may see of requests with the same quotas."""
+
+    named: tuple[_Policy, ...]  # in a refusal's body
+    listed: tuple[_Policy, ...]  # in headers
+    policy_header: Header
+
+
+Write: TypeAlias = Callable[[_Shown, Sequence[Decision], Micros], list[Header]]
+"""One dialect: from what is shown, the decisions in the order asked, and the wait (0 if admitted)."""
+
+
+class HeaderWriter:
+    """Writes the headers of every response, and the body of refusals.
+
+    - `dialect`: one of `DIALECTS`, or several. A writer with `"none"` is for parties that are not trusted with your
+      capacity: they get `Retry-After` and nothing else, and a body that names no policy.
+    - `hidden`: names of quotas that no client shall see, such as those against abuse. They refuse all the same.
+
+    >>> writer = HeaderWriter("ietf", hidden=["login-abuse"])
+    """
+
+    def __init__(self, dialect: str | Sequence[str] = "ietf", *, hidden: Collection[str] = ()) -> None:
+        self._writes = tuple(_WRITES[name] for name in _dialects(dialect) if name != "none")
+        self._hidden = _hidden(hidden)
+        self._remembered: dict[object, _Shown] = {}
+
+    def headers(self, verdict: Verdict) -> list[Header]:
+        """The headers to add to the response, whether admitted or refused."""
+        wait = 0 if verdict[0][0] else _wait(verdict)
+        headers: list[Header] = []
+        if self._writes:
+            shown = self._shown(verdict)
+            if shown.listed:
+                decisions = verdict[5] or (verdict,)  # a lone verdict is its own decision
+                for write in self._writes:
+                    headers += write(shown, decisions, wait)
+        if wait:
+            headers += ("Retry-After", str(_seconds(wait))), ("Cache-Control", "no-store")
+        return headers
+
+    def problem(self, verdict: Verdict) -> dict[str, object]:
+        """The problem details (RFC 9457) of a refusal: which policies refused, and when to come back."""
+        if verdict:
+            raise InvalidInput("problem of a verdict that was allowed: expected a refusal")
+        decisions = verdict.decisions
+        named = self._shown(verdict).named if self._writes else ()
+        violated = [policy.name for policy in named if not decisions[policy.position]]
+        by = f" by {', '.join(violated)}" if violated else ""
+        seconds = _seconds(_wait(verdict))
+        problem: dict[str, object] = {
+            "type": QUOTA_EXCEEDED,
+            "title": "Quota Exceeded",
+            "status": 429,
+            "detail": f"Refused{by}: try again in {seconds} second{'s' if seconds > 1 else ''}.",
+        }
+        return problem | {"violated-policies": violated} if violated else problem
+
+    def body(self, verdict: Verdict) -> bytes:
+        """The problem as the body of a response; its content type is `PROBLEM_JSON`."""
+        return json.dumps(self.problem(verdict)).encode("ascii")
+
+    def _shown(self, verdict: Verdict) -> _Shown:
+        """What may be seen of a request with these quotas; remembered."""
+        several = verdict[5]
+        request = tuple([(decision[3], decision[5]) for decision in several]) if several else verdict[3]
+        shown = self._remembered.get(request)
+        if shown is None:
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.clear()
+            shown = self._remembered[request] = self._show(verdict.decisions)
+        return shown
+
+    def _show(self, decisions: Sequence[Decision]) -> _Shown:
+        named: dict[str, _Policy] = {}
+        for position, decision in enumerate(decisions):
+            quota = decision.quota
+            if not decision.advisory and quota.name not in self._hidden:
+                name = _unique(_name(quota), named)
+                named[name] = _policy(position, name, quota)
+        policies = tuple(named.values())
+        listed = tuple(p for p in policies if not p.quota.flat or p.quota.period_us >= SECOND)
+        items = (f'"{p.name}";q={p.q};w={p.w}' for p in listed)
+        return _Shown(policies, listed, ("RateLimit-Policy", ", ".join(items)))
+
+
+def _wait(refusal: Verdict) -> Micros:
+    """How long a refused client has to wait; never 0."""
+    return max(refusal.retry_after_us, refusal.more_after_us, 1)
+
+
+def _seconds(micros: Micros) -> int:
+    return -(-micros // SECOND)
+
+
+def _policy(position: int, name: str, quota: Quota) -> _Policy:
+    limit = max(quota.limit, quota.capacity)
+    w = -(-limit * quota.period_us // (quota.limit * SECOND))
+    q = min(quota.limit * w * SECOND // quota.period_us, MAX_INTEGER)
+    return _Policy(position, name, q, w, limit, quota)
+
+
+def _name(quota: Quota) -> str:
+    """The quota's own name, or one made of its amounts."""
+    period = quota_text.write_period(quota.period_us).replace(" ", "-")
+    if quota.flat:
+        return f"{quota.name}-min-interval" if quota.name else f"min-interval-{period}"
+    burst = "" if quota.burst is None else f"-burst-{quota.burst}"
+    return quota.name or f"{quota.limit}-per-{period}{burst}"
+
+
+def _unique(name: str, taken: Collection[str]) -> str:
+    """`name`, numbered if an earlier ask of the request has it: the same quota of two keys, or two of one name."""
+    numbered, number = name, 2
+    while numbered in taken:
+        numbered, number = f"{name}-{number}", number + 1
+    return numbered
+
+
+# Below, decisions are read by position, which is what a hot path can afford: [0] is the answer, [1] the instant.
+
+
+def _write_ietf(shown: _Shown, decisions: Sequence[Decision], wait: Micros) -> list[Header]:
+    items = []
+    for position, name, q, w, _, _ in shown.listed:
+        allowed, remaining, _, _, more_after, _, _ = decisions[position][0]
+        t = -(-more_after // SECOND)
+        if allowed and t * q < remaining * w:
+            t = -(-remaining * w // q)
+        items.append(f'"{name}";r={remaining};t={t}')
+    return [shown.policy_header, ("RateLimit", ", ".join(items))]
+
+
+def _write_triple(prefix: str, *, epoch: bool) -> Write:
+    limit, remaining, reset = f"{prefix}-Limit", f"{prefix}-Remaining", f"{prefix}-Reset"
+
+    def write(shown: _Shown, decisions: Sequence[Decision], wait: Micros) -> list[Header]:
+        policy = shown.listed[0] if len(shown.listed) == 1 else _foremost(shown.listed, decisions)
+        decision = decisions[policy.position]
+        _, left, _, reset_after, _, _, _ = decision[0]
+        until = wait or reset_after
+        if epoch:  # the instant is rounded, not the time until then: all answers of one window name the same one
+            until += decision[1]
+        return [(limit, str(policy.limit)), (remaining, str(left)), (reset, str(-(-until // SECOND)))]
+
+    return write
+
+
+def _foremost(policies: tuple[_Policy, ...], decisions: Sequence[Decision]) -> _Policy:
+    """The one policy to tell if there is room for one."""
+    refused = [policy for policy in policies if not decisions[policy.position]]
+    if refused:
+        return max(refused, key=lambda policy: decisions[policy.position].retry_after_us)
+    budgets = [policy for policy in policies if not policy.quota.flat] or policies
+    return min(budgets, key=lambda policy: decisions[policy.position].remaining / policy.quota.capacity)
+
+
+_WRITES: dict[str, Write] = {
+    "ietf": _write_ietf,
+    "draft6": _write_triple("RateLimit", epoch=False),
+    "x-epoch": _write_triple("X-RateLimit", epoch=True),
+    "x-seconds": _write_triple("X-RateLimit", epoch=False),
+}
+
+
+def _dialects(dialect: str | Sequence[str]) -> tuple[str, ...]:
+    dialects = tuple(dialect) if isinstance(dialect, list | tuple) else (dialect,)
+    for name in dialects or (dialect,):
+        if name not in DIALECTS:
+            raise InvalidOption(f"dialect {name!r}: expected one or several of {', '.join(DIALECTS)}")
+    if len(set(dialects)) < len(dialects):
+        raise InvalidOption(f"dialects {', '.join(dialects)}: expected each at most once")
+    if "none" in dialects and len(dialects) > 1:
+        raise InvalidOption(f"dialects {', '.join(dialects)}: expected none to stand alone")
+    if {"x-epoch", "x-seconds"} <= set(dialects):
+        raise InvalidOption("dialects x-epoch and x-seconds: expected one of them, both write X-RateLimit-Reset")
+    return dialects
+
+
+def _hidden(hidden: Collection[str]) -> frozenset[str]:
+    if not isinstance(hidden, list | tuple | set | frozenset):
+        raise InvalidOption(f"hidden {hidden!r}: expected a list of names, not {type(hidden).__name__}")
+    for name in hidden:
+        if not isinstance(name, str) or not quota_text.NAME.fullmatch(name):
+            raise InvalidOption(f"hidden {name!r}: expected the name of a quota")
+    return frozenset(hidden)
