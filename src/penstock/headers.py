@@ -23,6 +23,9 @@ to whole seconds; `q` is scaled alike and rounded down, so it is never more than
 because clients spread `r` over `t` (section 8.5 of draft-11). **Reset** is when the window ends or the bucket is full;
 on a refusal it is when the same request passes, as `Retry-After`, so that a client may follow either.
 
+**Calendar periods** have no `w`, since their length varies, and **concurrency** has none because places are not
+counted by time; the latter says `qu="concurrent-requests"` instead.
+
 **min_interval** of less than a second is not listed: rounded up it would say `r=0;t=1` after every admission and slow
 clients down beyond what is asked. A longer one is listed, but in a triple only where no other policy could be.
 """
@@ -37,7 +40,7 @@ from penstock import quota_text
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidInput, InvalidOption
 from penstock.model import Decision, Verdict
-from penstock.quota import Quota
+from penstock.quota import CONCURRENCY, MIN_INTERVAL, Quota
 
 DIALECTS = ("ietf", "draft6", "x-epoch", "x-seconds", "none")
 PROBLEM_JSON = "application/problem+json"
@@ -54,7 +57,7 @@ class _Policy(NamedTuple):
     position: int
     name: str
     q: int
-    w: int
+    w: int | None
     limit: int  # for dialects that tell no window
     quota: Quota
 
@@ -140,9 +143,8 @@ class HeaderWriter:
                 name = _unique(_name(quota), named)
                 named[name] = _policy(position, name, quota)
         policies = tuple(named.values())
-        listed = tuple(p for p in policies if not p.quota.flat or p.quota.period_us >= SECOND)
-        items = (f'"{p.name}";q={p.q};w={p.w}' for p in listed)
-        return _Shown(policies, listed, ("RateLimit-Policy", ", ".join(items)))
+        listed = tuple(p for p in policies if p.quota.algorithm != MIN_INTERVAL or p.quota.period_us >= SECOND)
+        return _Shown(policies, listed, ("RateLimit-Policy", ", ".join(map(_policy_item, listed))))
 
 
 def _wait(refusal: Verdict) -> Micros:
@@ -154,7 +156,15 @@ def _seconds(micros: Micros) -> int:
     return -(-micros // SECOND)
 
 
+def _policy_item(policy: _Policy) -> str:
+    unit = ';qu="concurrent-requests"' if policy.quota.algorithm == CONCURRENCY else ""
+    window = "" if policy.w is None else f";w={policy.w}"
+    return f'"{policy.name}";q={policy.q}{unit}{window}'
+
+
 def _policy(position: int, name: str, quota: Quota) -> _Policy:
+    if quota.calendar is not None or quota.algorithm == CONCURRENCY:
+        return _Policy(position, name, quota.limit, None, quota.limit, quota)
     limit = max(quota.limit, quota.capacity)
     w = -(-limit * quota.period_us // (quota.limit * SECOND))
     q = min(quota.limit * w * SECOND // quota.period_us, MAX_INTEGER)
@@ -163,11 +173,15 @@ def _policy(position: int, name: str, quota: Quota) -> _Policy:
 
 def _name(quota: Quota) -> str:
     """The quota's own name, or one made of its amounts."""
-    period = quota_text.write_period(quota.period_us).replace(" ", "-")
-    if quota.flat:
+    period = quota.calendar.unit if quota.calendar else quota_text.write_period(quota.period_us).replace(" ", "-")
+    if quota.algorithm == MIN_INTERVAL:
         return f"{quota.name}-min-interval" if quota.name else f"min-interval-{period}"
+    if quota.name:
+        return quota.name
+    if quota.algorithm == CONCURRENCY:
+        return f"{quota.limit}-concurrent"
     burst = "" if quota.burst is None else f"-burst-{quota.burst}"
-    return quota.name or f"{quota.limit}-per-{period}{burst}"
+    return f"{quota.limit}-per-{period}{burst}"
 
 
 def _unique(name: str, taken: Collection[str]) -> str:
@@ -186,7 +200,7 @@ def _write_ietf(shown: _Shown, decisions: Sequence[Decision], wait: Micros) -> l
     for position, name, q, w, _, _ in shown.listed:
         allowed, remaining, _, _, more_after, _, _ = decisions[position][0]
         t = -(-more_after // SECOND)
-        if allowed and t * q < remaining * w:
+        if allowed and w and t * q < remaining * w:
             t = -(-remaining * w // q)
         items.append(f'"{name}";r={remaining};t={t}')
     return [shown.policy_header, ("RateLimit", ", ".join(items))]
@@ -212,7 +226,7 @@ def _foremost(policies: tuple[_Policy, ...], decisions: Sequence[Decision]) -> _
     refused = [policy for policy in policies if not decisions[policy.position]]
     if refused:
         return max(refused, key=lambda policy: decisions[policy.position].retry_after_us)
-    budgets = [policy for policy in policies if not policy.quota.flat] or policies
+    budgets = [policy for policy in policies if policy.quota.algorithm != MIN_INTERVAL] or policies
     return min(budgets, key=lambda policy: decisions[policy.position].remaining / policy.quota.capacity)
 
 

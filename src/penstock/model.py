@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError
-from penstock.quota import Quota
+from penstock.quota import MIN_INTERVAL, Quota
 
 MAX_COST = 2**53 - 1
 MAX_KEY_PART = 1_024
@@ -150,8 +150,9 @@ class Verdict(Decision):
     """The answer to one request; true when it may pass.
 
     It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
-    smallest share left. With a single ask there is nothing to choose, and the verdict is the only object made. Its last
-    item but one holds the decisions if there were several; the last, if the request had an id, names its record.
+    smallest share left (a `min_interval` last). With a single ask there is nothing to choose, and the verdict is the
+    only object made. Its last item but one holds the decisions if there were several; the last, if the request had an
+    id, names its record.
     """
 
     __slots__ = ()
@@ -185,7 +186,8 @@ class Verdict(Decision):
                     tightest, refused = decision, True
             elif not refused:
                 delay = wait if wait > delay else delay
-                share = remaining / quota.capacity
+                # Right after an admission an interval has nothing left, which says nothing about how much is.
+                share = 1.0 if quota.algorithm == MIN_INTERVAL else remaining / quota.capacity
                 if share < least:
                     tightest, least = decision, share
         if refused:
