@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError
@@ -122,9 +123,14 @@ class Front:
                 raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
         return [self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
 
+    def _has_places(self, quota: QuotaLike) -> bool:
+        return any(part.algorithm == CONCURRENCY for part in self._quotas(quota))
+
+    def _shapes(self, quota: QuotaLike) -> bool:
+        return any(part.algorithm == "leaky_bucket" for part in self._quotas(quota))
+
     def _check_places(self, quota: QuotaLike) -> None:
-        """Refuse to hold what has no places."""
-        if not any(part.algorithm == CONCURRENCY for part in self._quotas(quota)):
+        if not self._has_places(quota):
             raise InvalidRequest('hold: no quota has places to hold (expected one such as "5 concurrent ttl 30s")')
 
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
@@ -158,8 +164,12 @@ class Front:
             return None
         return pause(verdict, None if deadline is None else deadline - self._now())
 
+    def _delay_left(self, verdict: Verdict) -> Micros:
+        """How long an admitted request has to wait before going ahead; less than at first if it is an old answer."""
+        return max(verdict.at_us + verdict.delay_us - self._now(), 0) if verdict.delay_us else 0
+
     def _comes_too_late(self, verdict: Verdict, deadline: Micros | None) -> bool:
-        return deadline is not None and verdict.delay_us > 0 and self._now() + verdict.delay_us > deadline
+        return deadline is not None and self._now() + self._delay_left(verdict) > deadline
 
     def _seconds_left(self, deadline: Micros | None) -> float | None:
         return None if deadline is None else max(deadline - self._now(), 0) / SECOND
@@ -172,39 +182,46 @@ class Front:
         return [Reset(key, part) for part in self._quotas(quota)]
 
 
+class How(NamedTuple):
+    """What the `limit` decorator was told."""
+
+    quota: QuotaLike
+    key: Key | Callable[..., Key] | None
+    cost: int | Callable[..., int]
+    name: str | None
+    timeout: float | None
+    renew: bool
+    settle: Callable[[Any], int] | None
+
+
 class Call:
-    """How the key and the cost of a decorated function's call follow from its arguments."""
+    """A decorated function, and how the key and the cost of a call follow from its arguments.
 
-    def __init__(
-        self,
-        function: Callable[..., object],
-        name: str | None,
-        key: Key | Callable[..., Key] | None,
-        cost: int | Callable[..., int],
-    ) -> None:
-        self._scope = name or f"{function.__module__}.{function.__qualname__}"
-        self._key = key
-        self._cost = cost
+    `whole` calls matter until they end, and a generator's call ends before it has begun.
+    """
 
-    def key(self, *args: Any, **kwargs: Any) -> Key:
+    def __init__(self, function: Callable[..., object], how: How, *, whole: bool) -> None:
+        self.how = how
+        self.scope = how.name or f"{function.__module__}.{function.__qualname__}"
+        if whole and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+            raise InvalidOption(f"{self.scope}: a generator runs after its call has ended (expected a plain function)")
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
         """The scope of the function and the caller's own key, as parts that never run together."""
-        own = self._key(*args, **kwargs) if callable(self._key) else self._key
+        key = self.how.key
+        own = key(*args, **kwargs) if callable(key) else key
         if own is None:
-            return self._scope
-        return (self._scope, *own) if isinstance(own, tuple) else (self._scope, own)
+            return self.scope
+        return (self.scope, *own) if isinstance(own, tuple) else (self.scope, own)
 
-    def cost(self, *args: Any, **kwargs: Any) -> int:
-        return self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+    def cost(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        cost = self.how.cost
+        return cost(*args, **kwargs) if callable(cost) else cost
 
 
 def line_of(op: Acquire) -> Hashable:
     """The line in which to wait for `op`: that of everybody who asks the same counters."""
     return tuple((ask.key, ask.quota) for ask in op.asks)
-
-
-def holds_place(verdict: Verdict) -> bool:
-    """Whether a place of a concurrency quota came with the verdict."""
-    return any(decision.quota.algorithm == CONCURRENCY for decision in verdict.decisions)
 
 
 def verdict_of(outcome: Outcome) -> Verdict:

@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from weakref import ref
 
 from penstock.clock import SECOND
 from penstock.errors import RateLimited
@@ -44,13 +45,17 @@ class Granted:
 class Hold(Granted):
     """A place that is held, for blocking code."""
 
+    lost = False
+    """Whether a renewal in the background found that the place is no longer held."""
+
     def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
         super().__init__(verdict)
         self._limiter = limiter
         self._ended: threading.Event | None = None
         if keep and verdict:
             self._ended = threading.Event()
-            threading.Thread(target=self._keep, args=(self._ended,), name="penstock-renew", daemon=True).start()
+            keeper = threading.Thread(target=_keep, args=(ref(self), self._ended), name="penstock-renew", daemon=True)
+            keeper.start()
 
     def renew(self) -> bool:
         """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
@@ -63,11 +68,6 @@ class Hold(Granted):
         if self.verdict.allowed:
             self._limiter.release(self.verdict)
 
-    def _keep(self, ended: threading.Event) -> None:
-        pause = _renewal_interval(self.verdict)
-        while not ended.wait(pause) and self.renew():
-            pass
-
     def __enter__(self) -> Self:
         self._check()
         return self
@@ -76,13 +76,29 @@ class Hold(Granted):
         self.release()
 
 
+def _keep(weak: ref[Hold], ended: threading.Event) -> None:
+    """Renew a hold until it is released, lost, or dropped by everybody else."""
+    hold = weak()
+    pause = _renewal_interval(hold.verdict) if hold else 0
+    while hold is not None:
+        hold = None  # while this thread sleeps it must not keep the hold alive
+        if ended.wait(pause) or (hold := weak()) is None:
+            return
+        if not hold.renew():
+            hold.lost = True
+            return
+
+
 class AsyncHold(Granted):
     """A place that is held, for asyncio."""
+
+    lost = False
+    """Whether a renewal in the background found that the place is no longer held."""
 
     def __init__(self, limiter: AsyncLimiter, verdict: Verdict, *, keep: bool) -> None:
         super().__init__(verdict)
         self._limiter = limiter
-        self._keeper = asyncio.create_task(self._keep()) if keep and verdict else None
+        self._keeper = asyncio.create_task(_keep_async(ref(self))) if keep and verdict else None
 
     async def renew(self) -> bool:
         """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
@@ -92,13 +108,8 @@ class AsyncHold(Granted):
         """Give the place back. Doing so late or twice changes nothing."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if self:
+        if self.verdict.allowed:
             await self._limiter.release(self.verdict)
-
-    async def _keep(self) -> None:
-        pause = _renewal_interval(self.verdict)
-        while await asyncio.sleep(pause, result=True) and await self.renew():
-            pass
 
     async def __aenter__(self) -> Self:
         self._check()
@@ -106,6 +117,18 @@ class AsyncHold(Granted):
 
     async def __aexit__(self, *_: object) -> None:
         await self.release()
+
+
+async def _keep_async(weak: ref[AsyncHold]) -> None:
+    """Renew a hold until it is released, lost, or dropped by everybody else."""
+    hold = weak()
+    pause = _renewal_interval(hold.verdict) if hold else 0
+    while hold is not None:
+        hold = None  # while this task sleeps it must not keep the hold alive
+        await asyncio.sleep(pause)
+        if (hold := weak()) is not None and not await hold.renew():
+            hold.lost = True
+            return
 
 
 class Reservation(Granted):
@@ -124,7 +147,9 @@ class Reservation(Granted):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was not settled stays charged."""
+        """What was not settled stays charged; a place that came with it is given back."""
+        if holds_place(self.verdict):
+            self._limiter.release(self.verdict)
 
 
 class AsyncReservation(Granted):
@@ -143,7 +168,9 @@ class AsyncReservation(Granted):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What was not settled stays charged."""
+        """What was not settled stays charged; a place that came with it is given back."""
+        if holds_place(self.verdict):
+            await self._limiter.release(self.verdict)
 
 
 class _Entered(Protocol):
@@ -171,6 +198,11 @@ class Opening(Generic[T]):
     async def __aexit__(self, *error: object) -> None:
         if self._here is not None:
             await self._here.__aexit__(*error)
+
+
+def holds_place(verdict: Verdict) -> bool:
+    """Whether a place of a concurrency quota came with the verdict."""
+    return any(decision.quota.algorithm == CONCURRENCY for decision in verdict.decisions)
 
 
 def _renewal_interval(verdict: Verdict) -> float:

@@ -10,19 +10,19 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from penstock.clock import Clock
 from penstock.drivers import AsyncDriver, Driver
 from penstock.errors import InvalidOption, RateLimited
-from penstock.front import Call, Front, Id, QuotaLike, Request, amended_by, holds_place, line_of, verdict_of
-from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation
+from penstock.front import Call, Front, How, Id, QuotaLike, Request, amended_by, line_of, verdict_of
+from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.layers.base import Layer
 from penstock.model import Acquire, Amended, Key, Receipt, Verdict
 from penstock.stores import AsyncStore, Store, open_async_store, open_store
-from penstock.waiting import too_late
+from penstock.waiting import turned_away
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,27 +92,52 @@ class Limiter(Front):
         try:
             while not self._lines.is_head(waiter) and woken.wait(self._seconds_left(deadline)):
                 woken.clear()
-            verdict = self._run(op)  # at the head of the line, or for the last time
+            if not self._lines.is_head(waiter):  # out of time
+                return turned_away(self.peek(key, quota, cost))
+            verdict = self._run(op)
             while (rest := self._pause(verdict, waiter, deadline)) is not None:
                 self._clock.wait(woken, rest)
                 woken.clear()
                 verdict = self._run(op)
+            if verdict and self._comes_too_late(verdict, deadline):
+                self.refund(verdict)  # before anybody can take the place behind
+                return turned_away(verdict)
         finally:
             self._lines.leave(waiter)
-        if verdict and self._comes_too_late(verdict, deadline):
-            self.refund(verdict)
-            return too_late(verdict)
-        if verdict.delay_us:
-            self._clock.wait(threading.Event(), verdict.delay_us)
+        self._sit_out(verdict)
         return verdict
 
-    def hold(self, key: Key, quota: QuotaLike, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
+    def _sit_out(self, verdict: Verdict) -> None:
+        """Wait until it is an admitted request's turn; given up on, its place is given back."""
+        if delay := self._delay_left(verdict):
+            try:
+                self._clock.wait(threading.Event(), delay)
+            except BaseException:
+                self.refund(verdict)
+                raise
+
+    def hold(
+        self,
+        key: Key,
+        quota: QuotaLike,
+        cost: int = 1,
+        *,
+        id: Id | None = None,
+        timeout: float | None = 0,
+        renew: bool = False,
+    ) -> Hold:
         """Take a place of a concurrency quota, to be held in a `with` block; rates may stand beside it.
 
-        A place is lost when its ttl passes without renewal. With `renew` a background thread sees to that.
+        With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
+        with `renew` a background thread sees to that.
         """
         self._check_places(quota)
-        return Hold(self, self.acquire(key, quota, cost, id), keep=renew)
+        return Hold(self, self._admit(key, quota, cost, timeout, id), keep=renew)
+
+    def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
+        return (
+            self.acquire(key, quota, cost, id) if timeout == 0 else self.wait(key, quota, cost, timeout=timeout, id=id)
+        )
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
@@ -149,68 +174,60 @@ class Limiter(Front):
         key: Key | Callable[..., Key] | None = None,
         cost: int | Callable[..., int] = 1,
         name: str | None = None,
-        timeout: float = 0,
+        timeout: float | None = 0,
+        renew: bool = False,
         settle: Callable[[Any], int] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call is charged first, and raises `RateLimited` when refused.
 
         `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds for their turn. A
-        place of a concurrency quota is held during the call. `settle` tells the true cost from what the call returns.
+        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds, with None for ever.
+        A place of a concurrency quota is held during the call, and renewed if asked for; the delay of a leaky bucket is
+        sat out. `settle` tells the true cost from what the call returns.
         """
-        self._quotas(quota)  # a bad quota should fail here rather than on the first call
+        places = self._has_places(quota)
+        how = How(quota, key, cost, name, timeout, renew, settle)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            call = Call(function, name, key, cost)
-
-            def limited(*args: Any, **kwargs: Any) -> AbstractContextManager[Callable[[Any], Any]]:
-                return self._around(call.key(*args, **kwargs), quota, call.cost(*args, **kwargs), timeout, settle)
-
+            call = Call(function, how, whole=places or settle is not None)
             if inspect.iscoroutinefunction(function):
-                if timeout:
-                    raise InvalidOption(
-                        f"timeout {timeout!r}: waiting would block the event loop (expected AsyncLimiter)"
-                    )
+                if timeout != 0 or self._shapes(quota):
+                    raise InvalidOption(f"{call.scope}: waiting would block its event loop (expected AsyncLimiter)")
 
                 @wraps(function)
                 async def limited_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    with limited(*args, **kwargs) as settled:
+                    with self._around(call, args, kwargs) as settled:
                         return settled(await function(*args, **kwargs))
 
                 return cast("Callable[P, R]", limited_coroutine)
 
             @wraps(function)
-            def limited_function(*args: P.args, **kwargs: P.kwargs) -> R:
-                with limited(*args, **kwargs) as settled:
-                    return cast("R", settled(function(*args, **kwargs)))
+            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                with self._around(call, args, kwargs) as settled:
+                    return settled(function(*args, **kwargs))
 
-            return limited_function
+            return limited
 
         return decorate
 
     @contextmanager
-    def _around(
-        self, key: Key, quota: QuotaLike, cost: int, timeout: float, settle: Callable[[Any], int] | None
-    ) -> Iterator[Callable[[R], R]]:
+    def _around(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[R], R]]:
         """What happens before and after a limited call; yields what the call's result goes through."""
-        request_id = os.urandom(ID_BYTES) if settle else None
-        if timeout:
-            verdict = self.wait(key, quota, cost, timeout=timeout, id=request_id)
-        else:
-            verdict = self.acquire(key, quota, cost, request_id)
+        how = call.how
+        request_id = os.urandom(ID_BYTES) if how.settle else None
+        verdict = self._admit(call.key(args, kwargs), how.quota, call.cost(args, kwargs), how.timeout, request_id)
         if not verdict:
             raise RateLimited(verdict)
+        if how.timeout == 0:
+            self._sit_out(verdict)
 
         def settled(result: R) -> R:
-            if settle:
-                self.settle(verdict, settle(result))
+            if how.settle:
+                self.settle(verdict, how.settle(result))
             return result
 
-        try:
+        with Hold(self, verdict, keep=how.renew) if holds_place(verdict) else nullcontext():
             yield settled
-        finally:
-            if holds_place(verdict):
-                self.release(verdict)
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
@@ -286,33 +303,56 @@ class AsyncLimiter(Front):
         try:
             while not self._lines.is_head(waiter) and await _woken(woken, self._seconds_left(deadline)):
                 woken.clear()
-            verdict = await self._run(op)  # at the head of the line, or for the last time
+            if not self._lines.is_head(waiter):  # out of time
+                return turned_away(await self.peek(key, quota, cost))
+            verdict = await self._run(op)
             while (rest := self._pause(verdict, waiter, deadline)) is not None:
                 await self._clock.wait_async(woken, rest)
                 woken.clear()
                 verdict = await self._run(op)
+            if verdict and self._comes_too_late(verdict, deadline):
+                await self.refund(verdict)  # before anybody can take the place behind
+                return turned_away(verdict)
         finally:
             self._lines.leave(waiter)
-        if verdict and self._comes_too_late(verdict, deadline):
-            await self.refund(verdict)
-            return too_late(verdict)
-        if verdict.delay_us:
-            await self._clock.wait_async(asyncio.Event(), verdict.delay_us)
+        await self._sit_out(verdict)
         return verdict
 
+    async def _sit_out(self, verdict: Verdict) -> None:
+        """Wait until it is an admitted request's turn; given up on, its place is given back."""
+        if delay := self._delay_left(verdict):
+            try:
+                await self._clock.wait_async(asyncio.Event(), delay)
+            except BaseException:
+                await self.refund(verdict)
+                raise
+
     def hold(
-        self, key: Key, quota: QuotaLike, cost: int = 1, *, id: Id | None = None, renew: bool = False
+        self,
+        key: Key,
+        quota: QuotaLike,
+        cost: int = 1,
+        *,
+        id: Id | None = None,
+        timeout: float | None = 0,
+        renew: bool = False,
     ) -> Opening[AsyncHold]:
         """Take a place of a concurrency quota, to be held in an `async with` block; rates may stand beside it.
 
-        A place is lost when its ttl passes without renewal. With `renew` a background task sees to that.
+        With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
+        with `renew` a background task sees to that.
         """
+        self._check_places(quota)
 
         async def held() -> AsyncHold:
-            self._check_places(quota)
-            return AsyncHold(self, await self.acquire(key, quota, cost, id), keep=renew)
+            return AsyncHold(self, await self._admit(key, quota, cost, timeout, id), keep=renew)
 
         return Opening(held())
+
+    async def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
+        if timeout == 0:
+            return await self.acquire(key, quota, cost, id)
+        return await self.wait(key, quota, cost, timeout=timeout, id=id)
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Opening[AsyncReservation]:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
@@ -354,28 +394,28 @@ class AsyncLimiter(Front):
         key: Key | Callable[..., Key] | None = None,
         cost: int | Callable[..., int] = 1,
         name: str | None = None,
-        timeout: float = 0,
+        timeout: float | None = 0,
+        renew: bool = False,
         settle: Callable[[Any], int] | None = None,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
         """Decorate a coroutine function so that each call is charged first, and raises `RateLimited` when refused.
 
         `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds for their turn. A
-        place of a concurrency quota is held during the call. `settle` tells the true cost from what the call returns.
+        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds, with None for ever.
+        A place of a concurrency quota is held during the call, and renewed if asked for; the delay of a leaky bucket is
+        sat out. `settle` tells the true cost from what the call returns.
         """
-        self._quotas(quota)  # a bad quota should fail here rather than on the first call
+        places = self._has_places(quota)
+        how = How(quota, key, cost, name, timeout, renew, settle)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            call = Call(function, how, whole=places or settle is not None)
             if not inspect.iscoroutinefunction(function):
-                raise InvalidOption(
-                    f"{function!r}: AsyncLimiter limits coroutine functions (expected one; Limiter limits both kinds)"
-                )
-            call = Call(function, name, key, cost)
+                raise InvalidOption(f"{call.scope}: not a coroutine function (expected one; Limiter limits both kinds)")
 
             @wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                asked = call.key(*args, **kwargs), quota, call.cost(*args, **kwargs)
-                async with self._around(*asked, timeout, settle) as settled:
+                async with self._around(call, args, kwargs) as settled:
                     return await settled(await function(*args, **kwargs))
 
             return limited
@@ -384,27 +424,24 @@ class AsyncLimiter(Front):
 
     @asynccontextmanager
     async def _around(
-        self, key: Key, quota: QuotaLike, cost: int, timeout: float, settle: Callable[[Any], int] | None
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncIterator[Callable[[R], Awaitable[R]]]:
         """What happens before and after a limited call; yields what the call's result goes through."""
-        request_id = os.urandom(ID_BYTES) if settle else None
-        if timeout:
-            verdict = await self.wait(key, quota, cost, timeout=timeout, id=request_id)
-        else:
-            verdict = await self.acquire(key, quota, cost, request_id)
+        how = call.how
+        request_id = os.urandom(ID_BYTES) if how.settle else None
+        verdict = await self._admit(call.key(args, kwargs), how.quota, call.cost(args, kwargs), how.timeout, request_id)
         if not verdict:
             raise RateLimited(verdict)
+        if how.timeout == 0:
+            await self._sit_out(verdict)
 
         async def settled(result: R) -> R:
-            if settle:
-                await self.settle(verdict, settle(result))
+            if how.settle:
+                await self.settle(verdict, how.settle(result))
             return result
 
-        try:
+        async with AsyncHold(self, verdict, keep=how.renew) if holds_place(verdict) else nullcontext():
             yield settled
-        finally:
-            if holds_place(verdict):
-                await self.release(verdict)
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""

@@ -274,14 +274,14 @@ class Reset(NamedTuple):
 
 
 class Amended(NamedTuple):
-    """How many units came back to each counter of the receipt, in its order; nothing for a reset."""
+    """How many units came back to each counter of the receipt, in its order; below zero what was charged on top."""
 
     each: tuple[int, ...] = ()
 
     @property
     def units(self) -> int:
-        """The most that came back to any one counter."""
-        return max(self.each, default=0)
+        """The most that changed for any one counter."""
+        return max(self.each, key=abs, default=0)
 
 
 class Failed(NamedTuple):

@@ -63,6 +63,7 @@ class Quota:
         "capacity",
         "count_denied",
         "flat",
+        "horizon_us",
         "identity",
         "limit",
         "min_interval_us",
@@ -85,6 +86,7 @@ class Quota:
     name: str
     capacity: int  # the most that one request can ever cost
     flat: bool  # whether a request charges 1, whatever its cost
+    horizon_us: Micros  # how long a charge can matter
     identity: Identity  # what tells counters of one key apart; amounts are not in it, so changing them keeps the count
     parts: tuple[Quota, ...]  # the counters to ask: this quota, and its min_interval as a quota of its own
 
@@ -223,7 +225,8 @@ class Quota:
         """The quota that says this, checked; all times in microseconds."""
         calendar = period.checked() if isinstance(period, CalendarPeriod) else None
         algorithm = _algorithm(algorithm or _implied(calendar, burst, queue), calendar)
-        period_us = calendar.longest_us if calendar else _duration("period", cast("Micros", period))
+        what = "ttl" if algorithm == CONCURRENCY else "period"
+        period_us = calendar.longest_us if calendar else _duration(what, cast("Micros", period))
         if algorithm == "leaky_bucket" and queue is None:
             queue = limit
         fields = {
@@ -246,9 +249,11 @@ class Quota:
             for field, value in fields.items():
                 object.__setattr__(quota, field, value)
             span = 0 if algorithm == CONCURRENCY else calendar or period_us
+            capacity = limit if burst is None and queue is None else burst or cast("int", queue) + 1
             derived = {
-                "capacity": limit if burst is None and queue is None else burst or cast("int", queue) + 1,
+                "capacity": capacity,
                 "flat": algorithm in FLAT,
+                "horizon_us": _horizon(algorithm, period_us, capacity, limit),
                 "identity": (algorithm, span, penalty_us is not None, name),
             }
             for field, value in derived.items():
@@ -308,6 +313,12 @@ def _implied(calendar: CalendarPeriod | None, burst: int | None, queue: int | No
     if queue is not None:
         return "leaky_bucket"
     return DEFAULT_ALGORITHM if burst is None else "token_bucket"
+
+
+def _horizon(algorithm: str, period_us: Micros, capacity: int, limit: int) -> Micros:
+    if algorithm == DEFAULT_ALGORITHM:
+        return 2 * period_us
+    return -(-capacity * period_us // limit) if algorithm in (*BUCKETS, "leaky_bucket") else period_us
 
 
 def _algorithm(algorithm: str, calendar: CalendarPeriod | None) -> str:

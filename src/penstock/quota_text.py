@@ -49,7 +49,7 @@ SPELLINGS: Mapping[str, str] = {
     "hrs": "hour",
 }
 NO_FIXED_LENGTH = {"month": "30 days", "months": "30 days", "year": "365 days", "years": "365 days"}
-OPTIONS = ("burst", "queue", "ttl", "min_interval", "penalty", "count denied", "calendar", "starts", "anchor", "name")
+OPTIONS = ("burst", "queue", "ttl", "min_interval", "penalty", "count denied", "starts", "anchor", "name")
 
 
 class QuotaFields(TypedDict, total=False):
@@ -165,12 +165,16 @@ class _Reader:
     def _option(self, fields: QuotaFields) -> None:
         word = self._peek()
         if word in self.algorithms:
+            if "calendar_unit" in fields or fields.get("algorithm") in ("concurrency", "min_interval"):
+                self._fail("unexpected", "no algorithm here: the quota has one of its own")
             self._once("algorithm", fields)
             fields["algorithm"] = word
         elif word in self.options:
             field, reader = self.options[word]
             self._once(field, fields)
             fields[field] = reader(fields)  # type: ignore[literal-required]
+        elif word == "calendar":
+            self._fail("unexpected", "calendar only right after day, week, month or year")
         else:
             self._fail("unknown word", ", ".join((*self.algorithms, *OPTIONS)))
 
@@ -181,14 +185,18 @@ class _Reader:
         return True
 
     def _weekday(self, fields: QuotaFields) -> int:
-        if fields.get("calendar_unit") != "week" or self._peek() not in WEEKDAYS:
-            self._fail("unexpected", 'a weekday, as in "week calendar UTC starts sunday"')
+        if fields.get("calendar_unit") != "week":
+            self.at -= 1
+            self._fail("unexpected", "starts only after week calendar")
+        if self._peek() not in WEEKDAYS:
+            self._fail("unexpected", ", ".join(WEEKDAYS))
         self.at += 1
         return WEEKDAYS.index(self.words[self.at - 1].text.lower()) + 1
 
     def _anchor(self, fields: QuotaFields) -> int:
         if fields.get("calendar_unit") != "month":
-            self._fail("unexpected", 'a day, as in "month calendar UTC anchor 15"')
+            self.at -= 1
+            self._fail("unexpected", "anchor only after month calendar")
         return self._number("a day of the month")
 
     def _once(self, field: str, fields: QuotaFields) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 
 from penstock.clock import Micros
-from penstock.model import NOT_CHARGED, Verdict
+from penstock.model import NOT_CHARGED, Decision, Verdict
 from penstock.quota import CONCURRENCY
 
 POLL: Micros = 20_000
@@ -61,15 +61,26 @@ class Lines:
 
 def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
     """How long to wait before asking again after a refusal, with `left` to spend; None if it would be in vain."""
-    retry_after = verdict.retry_after_us
-    if any(not d.allowed and d.quota.algorithm == CONCURRENCY for d in verdict.decisions):
-        retry_after = min(retry_after, POLL) if left is None else min(retry_after, POLL, left)
-        return retry_after or None
-    return None if left is not None and retry_after > left else retry_after
+    if left is not None and left <= 0:
+        return None
+    refused = [decision for decision in verdict.decisions if not decision.allowed]
+    if any(decision.quota.algorithm == CONCURRENCY for decision in refused):
+        soon = min(verdict.retry_after_us, POLL)
+        return soon if left is None else min(soon, left)
+    needed = verdict.retry_after_us + max((_delay_when_full(decision) for decision in refused), default=0)
+    return None if left is not None and needed > left else verdict.retry_after_us
 
 
-def too_late(verdict: Verdict) -> Verdict:
-    """The refusal in place of an admission whose delay is longer than the caller would wait."""
-    _, remaining, _, reset_after, more_after, delay, _ = verdict.answer
-    answer = False, remaining, delay, reset_after, more_after, 0, NOT_CHARGED
+def _delay_when_full(refused: Decision) -> Micros:
+    """How long a request will be delayed once there is room for it in a full queue."""
+    quota = refused.quota
+    if quota.algorithm != "leaky_bucket":
+        return 0
+    return -(-(quota.capacity - refused.cost) * quota.period_us // quota.limit)
+
+
+def turned_away(verdict: Verdict) -> Verdict:
+    """The refusal of somebody who could not wait until it was their turn; of an admission, given back before."""
+    _, remaining, retry_after, reset_after, more_after, delay, _ = verdict.answer
+    answer = False, remaining, max(retry_after, delay, 1), reset_after, more_after, 0, NOT_CHARGED
     return Verdict((answer, *verdict[1:5], ()))

@@ -225,15 +225,23 @@ class MemoryStore:
                 return Verdict.of(self._decide(asks, counters, now))
             name = f"{RECORD}:{request_id.hex()}:{first}"  # lives beside the first counter, under the same lock
             record = home.find(name)
-            if record is not None and record.expires_at > now:
+            if record is not None and record.expires_at > now and self._still_held(record.verdict, counters, now):
                 return cast("Verdict", record.verdict)
-            verdict = Verdict.of(self._decide(asks, counters, now), name)
+            verdict = Verdict.of(self._decide(asks, counters, now), f"{name}@{now}")
             if verdict.allowed:
-                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.period_us for ask in asks))
-                record = Record(now + lasts, verdict, max(ask.cost for ask in asks))
+                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
                 home.forget(name)
-                self._stripes.add(home, name, record, now)
+                self._stripes.add(home, name, Record(now + lasts, verdict, max(ask.cost for ask in asks)), now)
             return verdict
+
+    def _still_held(self, verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
+        """Whether the places that came with a verdict are, so that it may be given again."""
+        for decision, (bound, stripe, slot) in zip(verdict.decisions, counters, strict=False):
+            if bound.renew is not None:
+                state = stripe.find(slot)
+                if state is None or bound.renew(state, decision.mark, now) is None:
+                    return False
+        return True
 
     def _decide(self, asks: Sequence[Ask], counters: Sequence[Counter], now: Micros) -> tuple[Decision, ...]:
         steps = []
@@ -265,34 +273,37 @@ class MemoryStore:
         if name is None:
             with Locked(stripes):
                 return self._amend_charges(op.verb, op.receipt.portion(op.units), counters, now)
+        name, _, at = name.rpartition("@")
         home = self._stripes.of(name.split(":", 2)[2])
         with Locked(stripes if home in stripes else [home, *stripes]):
             record = home.find(name)
-            if record is None or record.expires_at <= now:  # given back before, or too long ago
-                return Amended((0,) * len(charges))
-            return self._amend_record(op, record, counters, home, now)
-
-    def _amend_record(self, op: Amend, record: Record, counters: list[Counter], home: Stripe, now: Micros) -> Amended:
-        """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
-        receipt, name = op.receipt, cast("str", op.receipt.record)
-        if op.verb == "settle":
-            if record.settled:
-                return Amended((0,) * len(counters))
-            units = cast("int", op.units)
-            home.young[name] = Record(record.expires_at, record.verdict, units, settled=True)
-            return self._settle(record.cost - units, receipt.charges, counters, now)
-        if op.verb == "refund":
-            units = record.cost if op.units is None else min(op.units, record.cost)
-            home.young[name] = record._replace(cost=record.cost - units)
-            if units == record.cost:
+            if record is None or record.expires_at <= now or record.verdict.at_us != int(at):
+                return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
+            changed, amended = self._amend_record(op, record, counters, now)
+            if changed is None:
                 home.forget(name)
-            return self._amend_charges("refund", receipt.portion(units), counters, now)
-        if op.verb == "release":
-            home.forget(name)
-        else:
-            lasts = max(charge.quota.period_us for charge in receipt.charges)
-            home.young[name] = record._replace(expires_at=max(record.expires_at, now + lasts))
-        return self._amend_charges(op.verb, receipt.charges, counters, now)
+            else:
+                home.young[name] = changed
+            return amended
+
+    def _amend_record(
+        self, op: Amend, record: Record, counters: list[Counter], now: Micros
+    ) -> tuple[Record | None, Amended]:
+        """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
+        charges = op.receipt.charges
+        expires_at, verdict, cost, settled = record
+        if op.verb == "settle":
+            if settled:
+                return record, Amended((0,) * len(charges))
+            units = cast("int", op.units)
+            return Record(expires_at, verdict, units, settled=True), self._settle(cost - units, charges, counters, now)
+        if op.verb == "refund":
+            units = cost if op.units is None else min(op.units, cost)
+            left = None if units == cost else Record(expires_at, verdict, cost - units, settled)
+            return left, self._amend_charges("refund", op.receipt.portion(units), counters, now)
+        if op.verb == "renew":
+            expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
+        return Record(expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
 
     def _amend_charges(
         self, verb: AmendVerb, charges: tuple[Charge, ...], counters: list[Counter], now: Micros
