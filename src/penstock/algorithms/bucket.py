@@ -32,8 +32,9 @@ def bind_refusal(quota: Quota) -> Refusal:
     def refusal(owed: int, cost: int, lag: Micros) -> Answer:
         room = full - owed
         remaining = room // period
-        retry_after = lag - ((room - cost * period) // limit)
-        until_more = lag - ((room - (remaining + 1) * period) // limit)
+        retry_after = until_more = lag - ((room - cost * period) // limit)
+        if cost != remaining + 1:
+            until_more = lag - ((room - (remaining + 1) * period) // limit)
         return False, remaining, retry_after, lag - (-owed // limit), until_more, 0, NOT_CHARGED
 
     return refusal
