@@ -11,6 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import pytest
 
 from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND, SystemClock
-from penstock.quota import ALGORITHMS
+from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -131,7 +132,7 @@ class Timeline(NamedTuple):
 
 def _timelines() -> list[Timeline]:
     text = _text(DOCS / "choosing.md")
-    quotas = re.findall(rf"^Timeline of `(.+)`:\n\n{re.escape(TIMELINE_HEADER)}$", text, re.MULTILINE)
+    quotas = re.findall(rf"^Timeline of `(.+)`(?: \(.+\))?:\n\n{re.escape(TIMELINE_HEADER)}$", text, re.MULTILINE)
     return [Timeline(quota, rows) for quota, rows in zip(quotas, _tables(text, TIMELINE_HEADER), strict=True)]
 
 
@@ -152,7 +153,15 @@ def test_every_row_of_a_timeline_is_what_the_code_answers(timeline: Timeline) ->
 
 
 def test_every_algorithm_has_a_timeline() -> None:
-    assert {Quota.parse(timeline.quota).algorithm for timeline in _timelines()} == set(ALGORITHMS)
+    assert {Quota.parse(timeline.quota).algorithm for timeline in _timelines()} == {*ALGORITHMS, CALENDAR, CONCURRENCY}
+
+
+def test_a_timeline_says_when_a_delayed_request_starts() -> None:
+    rows = [(row, verdict) for timeline in _timelines() for row, verdict in timeline.replayed() if verdict.delay_us]
+    assert len(rows) >= 5
+    for row, verdict in rows:
+        start = datetime.fromtimestamp((verdict.at_us + verdict.delay_us) / SECOND, UTC)
+        assert f"starts at {start:%H:%M:%S}" in row[5], row[0]
 
 
 def test_the_worst_cases_shown_are_the_worst_cases_stated() -> None:
