@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock import ManualClock, Quota, Verdict
 from penstock.headers import HeaderWriter
 from penstock.model import Acquire, Ask, Decision
-from penstock.quota import ALGORITHMS
+from penstock.quota import RATES
 from penstock.stores import MemoryStore
 
 START = 1_700_000_000.123_456
@@ -80,7 +80,7 @@ PAUSES = st.sampled_from([0, 0, 1, 999_999, 1_000_000, 7_654_321]) | st.integers
 
 @st.composite
 def quotas(draw: st.DrawFn) -> Quota:
-    algorithm = draw(st.sampled_from(ALGORITHMS))
+    algorithm = draw(st.sampled_from(RATES))
     burst = draw(st.integers(0, 100)) if algorithm in ("token_bucket", "gcra") else 0
     return Quota.parse(
         f"{draw(st.integers(1, 50))}/{draw(PERIODS)} microseconds {algorithm} {f'burst {burst}' if burst else ''} "

@@ -11,6 +11,7 @@ from penstock.clock import Micros
 
 TTLS = (1, 1_000, 2_500_000, 30_000_000)
 KEY = "alice"
+EXPIRED: Micros = -1  # and stays so, even if the clock is stepped back: its holder has seen the end
 
 
 @dataclass(slots=True)
@@ -81,6 +82,9 @@ class Places(RuleBasedStateMachine):
     @rule(micros=st.sampled_from((1, 999, 1_000, 2_500_000, 29_999_999, 30_000_000)) | st.integers(0, 60_000_000))
     def advance(self, micros: Micros) -> None:
         self.clock.micros += micros
+        for holder in self.all:
+            if holder.end <= self.clock.micros:
+                holder.end = EXPIRED
 
     @rule(micros=st.integers(1, 3_600_000_000))
     def step_back(self, micros: Micros) -> None:

@@ -160,7 +160,7 @@ def test_copies_and_pickles_are_the_same_object() -> None:
         (
             "10/week calendar UTC Europe/Berlin",
             (
-                "quota \"10/week calendar UTC Europe/Berlin\": unknown word 'Europe/Berlin' at column 22 "
+                "quota \"10/week calendar UTC Europe/Berlin\": unknown word 'Europe' at column 22 "
                 f"(expected {ALL_WORDS})"
             ),
         ),
@@ -222,7 +222,7 @@ def test_one_request_cannot_ask_the_same_calendar_twice() -> None:
     with pytest.raises(InvalidRequest) as caught:
         Limiter().acquire("alice", "10/day calendar UTC, 20/day calendar utc")
     assert str(caught.value) == (
-        "20/day calendar UTC: asked twice in one request (expected a name on one of them to tell them apart)"
+        "20/day calendar UTC: asked twice in one request (give one of them a name to keep them apart)"
     )
 
 

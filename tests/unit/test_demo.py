@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock import demo
-from penstock.quota import ALGORITHMS
+from penstock.quota import RATES
 
 ANSI_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -49,13 +49,13 @@ def test_it_always_says_the_same() -> None:
 
 def test_every_algorithm_is_shown_in_every_scene_and_explained() -> None:
     lines = _plain().splitlines()
-    for algorithm in ALGORITHMS:
+    for algorithm in RATES:
         assert sum(line.startswith(f"  {algorithm} ") for line in lines) == len(demo.SCENES) + 1
 
 
 @pytest.mark.parametrize("scene", demo.SCENES, ids=lambda scene: scene.title)
 def test_every_algorithm_keeps_its_promise_in_every_scene(scene: demo.Scene) -> None:
-    most = {algorithm: demo.run(scene, algorithm).most for algorithm in ALGORITHMS}
+    most = {algorithm: demo.run(scene, algorithm).most for algorithm in RATES}
     assert most["rolling_window"] <= demo.LIMIT
     assert most["sliding_window"] < 2 * demo.LIMIT
     assert most["fixed_window"] <= 2 * demo.LIMIT

@@ -1,6 +1,7 @@
 """Places that are held: taken, renewed, released, lost, and never given to two at once."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -219,10 +220,10 @@ def test_a_crashed_holder_frees_its_place_at_the_exact_microsecond(limiter: Limi
 
 
 def test_a_refusal_tells_when_the_next_place_expires(limiter: Limiter, clock: ManualClock) -> None:
-    for _ in range(3):
+    for until_next in (30, 25, 20):
         verdict = limiter.acquire("alice", THREE)
+        assert (verdict.reset_after, verdict.more_after) == (until_next, until_next)
         clock.advance(5)
-    assert (verdict.reset_after, verdict.more_after) == (20, 20)
     refused = limiter.acquire("alice", THREE)
     assert (refused.retry_after, refused.reset_after, refused.more_after, refused.delay) == (15, 15, 15, 0)
 
@@ -734,6 +735,15 @@ def test_a_background_thread_renews_and_ends_with_the_hold(clock: ManualClock) -
     assert limiter.acquire("alice", SHORT)
 
 
+def test_a_release_ends_the_keeper_at_once_and_loses_nothing(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    with limiter.hold("alice", "1 concurrent ttl 1h", renew=True) as hold:  # the next renewal is 20 minutes away
+        (keeper,) = keepers()
+    keeper.join(PATIENCE)
+    assert not keeper.is_alive()
+    assert not hold.lost
+
+
 def test_without_the_option_nobody_renews(clock: ManualClock) -> None:
     limiter = Limiter(clock=clock)
     with limiter.hold("alice", SHORT):
@@ -756,7 +766,21 @@ def test_the_keeper_gives_up_once_the_place_is_lost(clock: ManualClock) -> None:
     limiter.reset("alice", SHORT)
     keeper.join(PATIENCE)
     assert not keeper.is_alive()
+    assert hold.lost
     hold.release()
+
+
+def test_the_keeper_ends_when_nobody_has_the_hold_any_more(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    hold = limiter.hold("alice", SHORT, renew=True)
+    assert not hold.lost
+    (keeper,) = keepers()
+    del hold
+    gc.collect()
+    keeper.join(PATIENCE)
+    assert not keeper.is_alive()
+    clock.advance(0.015)
+    assert limiter.acquire("alice", SHORT)
 
 
 def test_a_failed_renewal_is_tried_again(clock: ManualClock) -> None:
@@ -779,7 +803,7 @@ def test_the_keeper_ends_when_the_block_fails(clock: ManualClock) -> None:
 
 
 def other_tasks() -> set["asyncio.Task[object]"]:
-    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 async def test_a_background_task_renews_and_ends_with_the_hold(clock: ManualClock) -> None:
@@ -794,6 +818,15 @@ async def test_a_background_task_renews_and_ends_with_the_hold(clock: ManualCloc
     await asyncio.wait([keeper], timeout=PATIENCE)
     assert keeper.done()
     assert await limiter.acquire("alice", SHORT)
+
+
+async def test_a_release_ends_the_task_at_once_and_loses_nothing(clock: ManualClock) -> None:
+    limiter = AsyncLimiter(clock=clock)
+    async with limiter.hold("alice", "1 concurrent ttl 1h", renew=True) as hold:
+        (keeper,) = other_tasks()
+    await asyncio.wait([keeper], timeout=PATIENCE)
+    assert keeper.done()
+    assert not hold.lost
 
 
 async def test_a_failed_renewal_is_tried_again_by_the_task(clock: ManualClock) -> None:
@@ -812,7 +845,19 @@ async def test_the_task_gives_up_once_the_place_is_lost(clock: ManualClock) -> N
     await limiter.reset("alice", SHORT)
     await asyncio.wait([keeper], timeout=PATIENCE)
     assert keeper.done()
+    assert hold.lost
     await hold.release()
+
+
+async def test_the_task_ends_when_nobody_has_the_hold_any_more(clock: ManualClock) -> None:
+    limiter = AsyncLimiter(clock=clock)
+    hold = await limiter.hold("alice", SHORT, renew=True)
+    assert not hold.lost
+    (keeper,) = other_tasks()
+    del hold
+    gc.collect()
+    await asyncio.wait([keeper], timeout=PATIENCE)
+    assert keeper.done()
 
 
 # asyncio

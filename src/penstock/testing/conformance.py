@@ -1,0 +1,121 @@
+"""The proof of a store: subclass `StoreConformance`, say how to make your store, and run pytest.
+
+    class TestMyStore(StoreConformance):
+        def make_store(self, clock: ManualClock) -> Store:
+            return MyStore(clock=clock)
+
+It holds examples, whose names are sentences, and one state machine per algorithm, which compares the store with a
+brute-force oracle on generated histories. How many histories, and how long, is up to the Hypothesis profile in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from penstock.clock import ManualClock, Micros
+from penstock.model import Op, Outcome
+from penstock.stores.base import AsyncStore, Store
+from penstock.testing.examples.keys import KeyExamples
+from penstock.testing.examples.options import OptionExamples
+from penstock.testing.examples.refunds import RefundExamples
+from penstock.testing.examples.requests import RequestExamples
+from penstock.testing.examples.times import TimeExamples
+from penstock.testing.machine import Laws
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def _generated(test: Test) -> Test:
+    """Mark a test that runs Hypothesis without `@given`, so that its pytest plugin shows examples and statistics."""
+    test.is_hypothesis_test = True  # type: ignore[attr-defined]
+    test.hypothesis = SimpleNamespace(inner_test=test)  # type: ignore[attr-defined]
+    return test
+
+
+class StoreConformance(RequestExamples, RefundExamples, OptionExamples, KeyExamples, TimeExamples):
+    """Every law that a store must keep, as tests. Subclasses implement `make_store`.
+
+    The store must tell the time by the clock it is given, as whoever tests it moves that clock by hand. It is closed
+    after use. Operations go straight to `Store.run`, already checked, as a limiter's driver would send them.
+    """
+
+    @_generated
+    def test_fixed_window_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("fixed_window")
+
+    @_generated
+    def test_sliding_window_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("sliding_window")
+
+    @_generated
+    def test_rolling_window_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("rolling_window")
+
+    @_generated
+    def test_token_bucket_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("token_bucket")
+
+    @_generated
+    def test_gcra_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("gcra")
+
+    def check_laws(self, algorithm: str, how: settings | None = None) -> None:
+        """Run the state machine of one algorithm, with the settings of the profile in force unless told otherwise."""
+        name = f"{type(self).__name__}_{algorithm}"
+        machine = type(name, (Laws,), {"algorithm": algorithm, "make_store": staticmethod(self.make_store)})
+        how = how or settings(
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            phases=[Phase.reuse, Phase.generate, Phase.shrink],
+            report_multiple_bugs=False,  # one story, and soon: shrinking several can take minutes
+        )
+        steps = how.stateful_step_count // 2  # each is several operations
+        run_state_machine_as_test(machine, settings=settings(how, stateful_step_count=steps))
+
+
+class AsyncStoreConformance(StoreConformance):
+    """The same tests for a store that is awaited. Subclasses implement `make_async_store`.
+
+    Each store gets an event loop of its own, on which it is made, used and closed.
+    """
+
+    def make_async_store(self, clock: ManualClock) -> AsyncStore:
+        """A new store without any counters, which tells the time by `clock` and nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to make the store that it tests")
+
+    def make_store(self, clock: ManualClock) -> Store:
+        return _Awaited(lambda: self.make_async_store(clock))
+
+    def race(self, batches: Sequence[Sequence[Op]]) -> list[list[Outcome]]:
+        assert isinstance(self.store, _Awaited)
+        return self.store.race(batches)
+
+
+class _Awaited:
+    """A store for asyncio as a blocking one."""
+
+    def __init__(self, make: Callable[[], AsyncStore]) -> None:
+        async def making() -> AsyncStore:
+            return make()
+
+        self._loop = asyncio.Runner()
+        self._store = self._loop.run(making())
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        return self._loop.run(self._store.run(ops, deadline))
+
+    def race(self, batches: Sequence[Sequence[Op]]) -> list[list[Outcome]]:
+        async def together() -> list[list[Outcome]]:
+            return await asyncio.gather(*(self._store.run(batch) for batch in batches))
+
+        return self._loop.run(together())
+
+    def close(self) -> None:
+        self._loop.run(self._store.close())
+        self._loop.close()

@@ -1,0 +1,74 @@
+"""What the conformance tests stand on: a store and a clock made anew for each test, and short words to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.model import Acquire, Amend, Amended, Ask, Key, Op, Outcome, Reset, Verdict
+from penstock.quota import RATES, Quota
+from penstock.stores.base import Store
+from penstock.testing.agreement import SideBySide
+
+for_every_algorithm = pytest.mark.parametrize("algorithm", RATES)
+for_every_bucket = pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
+for_every_window = pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "rolling_window"])
+
+
+class Kit:
+    """`store` is the store under test. What goes through `both` is compared with the oracle, field by field."""
+
+    clock: ManualClock
+    store: Store
+    both: SideBySide
+
+    def make_store(self, clock: ManualClock) -> Store:
+        """A new store without any counters, which tells the time by `clock` and nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to make the store that it tests")
+
+    def setup_method(self) -> None:
+        self.clock = ManualClock()
+        self.store = self.make_store(self.clock)
+        self.both = SideBySide(self.store, self.clock)
+
+    def teardown_method(self) -> None:
+        self.both.check_promises()
+        self.store.close()
+
+    def acquire(self, key: Key, *quotas: str, cost: int = 1) -> Verdict:
+        """One request, compared with the oracle."""
+        return self.both.acquire(*asks(key, *quotas, cost=cost))
+
+    def peek(self, key: Key, *quotas: str, cost: int = 1) -> Verdict:
+        """One dry request, compared with the oracle."""
+        return self.both.acquire(*asks(key, *quotas, cost=cost), dry=True)
+
+    def refund(self, verdict: Verdict, units: int | None = None) -> Amended:
+        """Give back what an earlier `acquire` charged, compared with the oracle."""
+        receipt = next(held.receipt for held in self.both.held if held.receipt == verdict.receipt)
+        (amended,) = self.both.run(Amend(receipt, "refund", units))
+        assert isinstance(amended, Amended)
+        return amended
+
+    def reset(self, key: Key, quota: str) -> None:
+        self.both.run(*(Reset(key, part) for part in Quota.parse(quota).parts))
+
+    def alone(self, key: Key, *quotas: str, cost: int = 1, dry: bool = False) -> Verdict:
+        """One request that the oracle does not see, for what is not its business: clocks that are stepped back."""
+        (verdict,) = self.store.run([Acquire(asks(key, *quotas, cost=cost), dry)])
+        assert isinstance(verdict, Verdict), verdict
+        return verdict
+
+    def race(self, batches: Sequence[Sequence[Op]]) -> list[list[Outcome]]:
+        """Run all batches at once, each from a caller of its own."""
+        with ThreadPoolExecutor(len(batches)) as callers:
+            return list(callers.map(self.store.run, batches))
+
+
+def asks(key: Key, *quotas: str, cost: int = 1, advisory: bool = False) -> tuple[Ask, ...]:
+    """The asks of a request, made as a limiter makes them."""
+    parts = [part for quota in quotas for part in Quota.parse(quota).parts]
+    return tuple(Ask(key, part, min(cost, 1) if part.flat else cost, advisory) for part in parts)

@@ -1,0 +1,15 @@
+"""The memory store is the kit's first customer."""
+
+from penstock.clock import ManualClock
+from penstock.stores import AsyncMemoryStore, AsyncStore, MemoryStore, Store
+from penstock.testing import AsyncStoreConformance, StoreConformance
+
+
+class TestMemoryStore(StoreConformance):
+    def make_store(self, clock: ManualClock) -> Store:
+        return MemoryStore(clock=clock)
+
+
+class TestAsyncMemoryStore(AsyncStoreConformance):
+    def make_async_store(self, clock: ManualClock) -> AsyncStore:
+        return AsyncMemoryStore(MemoryStore(clock=clock))

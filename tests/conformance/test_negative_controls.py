@@ -1,0 +1,110 @@
+"""The kit catches what is broken; otherwise its being green would prove little.
+
+Each broken store is caught by the example that is about it and, where threads and restless clocks are not needed, by
+generated histories alone. The honest store that they derive from passes the same examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from penstock.clock import ManualClock
+from penstock.quota import RATES
+from penstock.stores import Store
+from penstock.testing import StoreConformance
+from tests.conformance import broken_stores as broken
+from tests.conformance.small_store import SmallStore
+
+CAUGHT_BY: dict[type[SmallStore], str] = {
+    broken.RefusesTheLastUnit: "test_the_last_unit_can_be_had",
+    broken.AdmitsOneTooMany: "test_the_last_unit_can_be_had",
+    broken.KeepsTheOldEdge: "test_a_rolling_window_is_open_at_its_old_end_and_closed_at_its_new_one",
+    broken.EndsWindowsEarly: "test_a_fixed_window_ends_exactly_at_a_multiple_of_its_period",
+    broken.ChargesOnDryRun: "test_a_dry_run_changes_nothing",
+    broken.ChargesWhateverFits: "test_a_request_is_charged_everywhere_or_nowhere",
+    broken.RefusesByAdvice: "test_an_advisory_ask_never_refuses_and_is_charged_only_if_it_fits",
+    broken.RefundsWhateverIsThere: "test_a_fixed_window_takes_nothing_back_into_the_next_window",
+    broken.RefundsTwice: "test_a_part_of_a_charge_can_be_given_back",
+    broken.FloatTokens: "test_a_bucket_refills_a_unit_to_the_microsecond",
+    broken.DecidesOnASnapshot: "test_each_operation_of_a_batch_sees_the_ones_before_it",
+    broken.ReadsTheClockForEachOperation: "test_a_batch_is_decided_at_one_instant",
+    broken.ChecksThenIncrements: "test_callers_that_race_never_get_more_than_the_limit",
+    broken.JoinsKeys: "test_keys_are_isolated_whatever_they_are_made_of",
+    broken.LosesCountWhenTheLimitChanges: "test_a_window_keeps_the_units_used_when_its_limit_changes",
+    broken.ForgetsWhenTimeGoesBack: "test_time_going_back_admits_no_more_than_time_standing_still",
+    broken.ForgetsAfterOnePeriod: "test_a_sliding_window_weighs_the_previous_window_by_its_overlap",
+    broken.ForgetsTheMicroseconds: "test_a_fixed_window_ends_exactly_at_a_multiple_of_its_period",
+    broken.PromisesTooEarly: "test_waiting_as_told_is_enough_and_not_too_long",
+    broken.CountsNoRefusals: "test_count_denied_charges_what_was_refused",
+    broken.KnowsNoPenalty: "test_a_penalty_shuts_a_key_out_once_it_was_refused",
+}
+
+ONLY_BY_EXAMPLE = {broken.ChecksThenIncrements, broken.ReadsTheClockForEachOperation, broken.JoinsKeys}
+
+BROKEN_IN = {
+    broken.KeepsTheOldEdge: "rolling_window",
+    broken.FloatTokens: "token_bucket",
+    broken.ForgetsAfterOnePeriod: "sliding_window",
+}
+
+HUNT = settings(
+    max_examples=100,  # what is broken must be caught soon, whatever the profile
+    phases=[Phase.generate],  # a counterexample is enough; nobody will read it
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+
+def proof_of(store: type[SmallStore]) -> type[StoreConformance]:
+    class Proof(StoreConformance):
+        def make_store(self, clock: ManualClock) -> Store:
+            return store(clock)
+
+    return Proof
+
+
+def cases(test: Any) -> Iterator[dict[str, Any]]:
+    """The parameters of a kit's test, as pytest would pass them."""
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+    if not marks:
+        yield {}
+    for mark in marks:
+        name, values = mark.args
+        yield from ({name: value} for value in values)
+
+
+def run(proof: type[StoreConformance], name: str) -> None:
+    for parameters in cases(getattr(proof, name)):
+        subject = proof()
+        subject.setup_method()
+        getattr(subject, name)(**parameters)
+        subject.teardown_method()
+
+
+@pytest.mark.parametrize("store", CAUGHT_BY, ids=lambda store: store.__name__)
+def test_an_example_catches_the_broken_store(store: type[SmallStore]) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011 - an error is as good a catch as a failed assertion
+        run(proof_of(store), CAUGHT_BY[store])
+
+
+@pytest.mark.parametrize("name", sorted(set(CAUGHT_BY.values())))
+def test_the_honest_store_passes_what_catches_the_broken_ones(name: str) -> None:
+    run(proof_of(SmallStore), name)
+
+
+@pytest.mark.parametrize("store", [s for s in CAUGHT_BY if s not in ONLY_BY_EXAMPLE], ids=lambda store: store.__name__)
+def test_generated_histories_alone_catch_the_broken_store(store: type[SmallStore]) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        proof_of(store)().check_laws(BROKEN_IN.get(store, "fixed_window"), HUNT)
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+def test_generated_histories_find_no_fault_in_the_honest_store(algorithm: str) -> None:
+    proof_of(SmallStore)().check_laws(algorithm, HUNT)

@@ -1,0 +1,271 @@
+"""Both drivers, with the layers a chain can have: one that counts, one that answers, one with work of its own."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pytest
+
+from penstock import AsyncLimiter, Limiter, ManualClock, Quota, StoreError
+from penstock.clock import Micros
+from penstock.drivers import AsyncDriver, Driver
+from penstock.layers import Due, Entered, Layer
+from penstock.model import Acquire, Amended, Ask, Failed, Op, Outcome, Reset, Verdict
+from penstock.stores import AsyncMemoryStore, MemoryStore
+from tests.unit.support import Passing, finish
+
+QUOTA = Quota(3, 60)
+
+
+def ask(key: str, cost: int = 1) -> Acquire:
+    return Acquire((Ask(key, QUOTA, cost),))
+
+
+class Recorder:
+    """A layer or store that writes down what it sees, in a list shared by all."""
+
+    def __init__(self, name: str, seen: list[Any]) -> None:
+        self.name = name
+        self.seen = seen
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        self.seen.append((self.name, "down", len(ops), now))
+        return Entered(ops, token=f"token of {self.name}")
+
+    def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        self.seen.append((self.name, "up", len(outcomes), now, token))
+        return list(outcomes)
+
+    def due(self, now: Micros) -> Due:
+        return Due()
+
+
+class Banned(Passing):
+    """Answers whatever is about a banned key itself, and passes on the rest."""
+
+    REFUSAL: Outcome = Failed(StoreError("banned", transient=False), "no")
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        banned = [isinstance(op, Acquire) and op.asks[0].key in self.keys for op in ops]
+        return Entered([op for op, is_banned in zip(ops, banned, strict=True) if not is_banned], banned)
+
+    def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        below = iter(outcomes)
+        return [self.REFUSAL if is_banned else next(below) for is_banned in token]
+
+
+class Doubling(Passing):
+    """Changes what it passes on: everything costs twice as much."""
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        return Entered([Acquire((Ask(op.asks[0].key, QUOTA, 2),)) if isinstance(op, Acquire) else op for op in ops])
+
+
+class Housekeeping(Recorder):
+    """Has operations of its own until they are done."""
+
+    def __init__(self, name: str, seen: list[Any], ops: Sequence[Op], next_at: Micros | None) -> None:
+        super().__init__(name, seen)
+        self.own = Due(ops, token="own", next_at=next_at)
+
+    def due(self, now: Micros) -> Due:
+        self.seen.append((self.name, "due", now))
+        return self.own
+
+
+class Running(Protocol):
+    def run(self, ops: Sequence[Op]) -> list[Outcome]: ...
+    def run_due(self) -> Micros | None: ...
+
+
+class FinishedDriver:
+    """An AsyncDriver, each call of which is run to its end at once."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self.driver = driver
+
+    def run(self, ops: Sequence[Op]) -> list[Outcome]:
+        return finish(self.driver.run(ops))
+
+    def run_due(self) -> Micros | None:
+        return finish(self.driver.run_due())
+
+
+class Watched(MemoryStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.batches: list[list[Op]] = []
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        self.batches.append(list(ops))
+        return super().run(ops, deadline)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Watched:
+    return Watched(clock)
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def start(request: pytest.FixtureRequest, store: Watched, clock: ManualClock) -> Start:
+    """Starts a driver over the store with the layers given."""
+
+    def start(*layers: Layer) -> Running:
+        if request.param == "blocking":
+            return Driver(store, layers, clock)
+        return FinishedDriver(AsyncDriver(AsyncMemoryStore(store), layers, clock))
+
+    return start
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> list[bool]:
+    return [outcome.allowed for outcome in outcomes if isinstance(outcome, Verdict)]
+
+
+def test_without_layers_the_store_sees_the_batch_as_it_is(start: Start, store: Watched) -> None:
+    ops: list[Op] = [ask("alice", 3), ask("alice"), Reset("alice", QUOTA), ask("alice")]
+    outcomes = start().run(ops)
+    assert store.batches == [ops]
+    assert [type(outcome) for outcome in outcomes] == [Verdict, Verdict, Amended, Verdict]
+    assert verdicts(outcomes) == [True, False, True]
+
+
+def test_layers_are_passed_downwards_in_order_and_upwards_in_reverse(start: Start, clock: ManualClock) -> None:
+    seen: list[Any] = []
+    start(Recorder("first", seen), Recorder("second", seen)).run([ask("alice"), ask("bob")])
+    now = clock.micros
+    assert seen == [
+        ("first", "down", 2, now),
+        ("second", "down", 2, now),
+        ("second", "up", 2, now, "token of second"),
+        ("first", "up", 2, now, "token of first"),
+    ]
+
+
+def test_the_way_up_sees_the_time_that_has_passed(store: Watched, clock: ManualClock) -> None:
+    seen: list[Any] = []
+
+    class Slow(MemoryStore):
+        def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+            clock.advance(2)
+            return super().run(ops, deadline)
+
+    Driver(Slow(clock=clock), [Recorder("only", seen)], clock).run([ask("alice")])
+    (_, _, _, down), (_, _, _, up, _) = seen
+    assert up - down == 2_000_000
+
+
+def test_a_layer_may_answer_some_operations_itself(start: Start, store: Watched) -> None:
+    outcomes = start(Banned("mallory")).run([ask("alice"), ask("mallory"), ask("bob")])
+    assert store.batches == [[ask("alice"), ask("bob")]]
+    assert [outcome is Banned.REFUSAL for outcome in outcomes] == [False, True, False]
+
+
+def test_a_store_is_not_bothered_when_the_layers_answer_all(start: Start, store: Watched) -> None:
+    assert start(Banned("mallory")).run([ask("mallory")] * 2) == [Banned.REFUSAL] * 2
+    assert store.batches == []
+
+
+def test_an_empty_batch_has_no_outcomes(start: Start, store: Watched) -> None:
+    assert start(Passing()).run([]) == []
+    assert store.batches == []
+
+
+def test_a_layer_may_change_what_it_passes_on(start: Start, store: Watched) -> None:
+    assert verdicts(start(Banned("mallory"), Doubling()).run([ask("alice"), ask("alice")])) == [True, False]
+    assert store.batches == [[ask("alice", 2), ask("alice", 2)]]
+
+
+def test_a_layer_below_does_not_see_what_was_answered_above(start: Start) -> None:
+    seen: list[Any] = []
+    start(Banned("mallory"), Recorder("below", seen)).run([ask("mallory"), ask("alice")])
+    assert [entry[2] for entry in seen] == [1, 1]
+
+
+def test_nothing_is_due_without_layers(start: Start, store: Watched) -> None:
+    assert start().run_due() is None
+    assert start(Passing()).run_due() is None
+    assert store.batches == []
+
+
+def test_due_work_passes_only_the_layers_below_and_comes_back_to_its_layer(
+    start: Start, store: Watched, clock: ManualClock
+) -> None:
+    seen: list[Any] = []
+    now = clock.micros
+    layers = (
+        Recorder("above", seen),
+        Housekeeping("keeper", seen, [ask("alice")], next_at=now + 5),
+        Recorder("below", seen),
+    )
+    assert start(*layers).run_due() == now + 5
+    assert store.batches == [[ask("alice")]]
+    assert seen == [
+        ("keeper", "due", now),
+        ("below", "down", 1, now),
+        ("below", "up", 1, now, "token of below"),
+        ("keeper", "up", 1, now, "own"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("instants", "earliest"), [((None, None), None), ((7, None), 7), ((None, 7), 7), ((9, 7), 7), ((7, 9), 7)]
+)
+def test_the_next_instant_is_the_earliest_of_all_layers(
+    start: Start, store: Watched, instants: tuple[int | None, ...], earliest: int | None
+) -> None:
+    layers = [Housekeeping("keeper", [], [], next_at) for next_at in instants]
+    assert start(*layers).run_due() == earliest
+    assert store.batches == []
+
+
+def test_the_work_of_every_layer_is_done(start: Start, store: Watched) -> None:
+    seen: list[Any] = []
+    start(Housekeeping("one", seen, [ask("a")], None), Housekeeping("two", seen, [ask("b"), ask("c")], None)).run_due()
+    assert store.batches == [[ask("a")], [ask("b"), ask("c")]]
+    assert [(entry[0], entry[2]) for entry in seen if entry[1] == "up" and entry[4] == "own"] == [
+        ("one", 1),
+        ("two", 2),
+    ]
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_a_limiter_sends_all_its_calls_through_its_layers(
+    kind: type[Limiter | AsyncLimiter], clock: ManualClock
+) -> None:
+    seen: list[Any] = []
+    limiter = kind(clock=clock, layers=[Recorder("only", seen)])
+    calls: list[Any] = [
+        limiter.acquire("alice", QUOTA),
+        limiter.acquire_many([("alice", QUOTA), ("bob", QUOTA)]),
+        limiter.peek("alice", QUOTA),
+        limiter.reset("alice", QUOTA),
+    ]
+    if kind is AsyncLimiter:
+        calls = [finish(call) for call in calls]
+    assert [entry[2] for entry in seen if entry[1] == "down"] == [1, 2, 1, 1]
+    assert {entry[3] for entry in seen} == {clock.micros}
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_what_a_layer_fails_is_raised(kind: type[Limiter | AsyncLimiter], clock: ManualClock) -> None:
+    limiter = kind(clock=clock, layers=[Banned("mallory")])
+
+    def acquire(key: str) -> object:
+        call: Any = limiter.acquire(key, QUOTA)
+        return finish(call) if kind is AsyncLimiter else call
+
+    assert acquire("alice")
+    with pytest.raises(StoreError, match=r"^banned$"):
+        acquire("mallory")
+
+
+def test_layers_and_store_share_the_stores_clock(clock: ManualClock) -> None:
+    seen: list[Any] = []
+    Limiter(MemoryStore(clock=clock), layers=[Recorder("only", seen)]).acquire("alice", QUOTA)
+    assert {entry[3] for entry in seen} == {clock.micros}
