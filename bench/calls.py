@@ -10,7 +10,7 @@ from bench.keys import batches_of, keys, shuffled, visits
 from bench.measure import Effort, Run, Visit, cpu_ns_of_each, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, Quota
-from penstock.limiter import Request
+from penstock.front import Request
 from penstock.stores.memory import AsyncMemoryStore, MemoryStore
 
 BATCH = 64

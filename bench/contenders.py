@@ -33,8 +33,8 @@ from throttled.rate_limiter import per_day
 
 from bench.measure import Visit
 from penstock import Limiter, Quota
-from penstock.limiter import QuotaLike
-from penstock.quota import ALGORITHMS
+from penstock.front import QuotaLike
+from penstock.quota import RATES
 from penstock.stores.memory import MemoryStore
 
 DAY = 86_400
@@ -161,7 +161,7 @@ PEERS: Mapping[str, Sequence[Maker]] = {
 }
 """Who offers the same algorithm."""
 
-FIELDS: Mapping[str, Sequence[Maker]] = {name: (penstock(name), *PEERS[name]) for name in ALGORITHMS}
+FIELDS: Mapping[str, Sequence[Maker]] = {name: (penstock(name), *PEERS[name]) for name in RATES}
 """All contenders with the same algorithm, Penstock first."""
 
 WHAT_PEERS_RETURN = (

@@ -7,7 +7,7 @@ from bench.keys import key, keys
 from bench.measure import Effort, Run, cpu_ns, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import Limiter, Quota
-from penstock.quota import ALGORITHMS, MAX_LOG
+from penstock.quota import MAX_LOG, RATES
 
 FLAT = Target("cost at the largest limit, against the smallest", bar=1.3, at_least=False)
 YEAR = 365 * 86_400
@@ -19,7 +19,7 @@ LOGS = ("rolling_window",)
 
 def measure(effort: Effort) -> Report:
     report = Report()
-    counters = tuple(name for name in ALGORITHMS if name not in LOGS)
+    counters = tuple(name for name in RATES if name not in LOGS)
     for algorithms, limits in ((counters, LIMITS), (LOGS, LOG_LIMITS)):
         rows = []
         for algorithm in algorithms:

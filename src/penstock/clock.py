@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, shown
 
 Micros: TypeAlias = int
 
@@ -72,7 +72,7 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass."""
         if not seconds >= 0:
-            raise InvalidOption(f"advance({seconds!r}): expected seconds >= 0; use set() to step the clock back")
+            raise InvalidOption(f"advance({shown(seconds)}): expected seconds >= 0; use set() to step the clock back")
         self.micros += round(seconds * SECOND)
 
     def set(self, seconds: float) -> None:

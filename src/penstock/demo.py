@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 
 from penstock.clock import ManualClock
 from penstock.limiter import Limiter
-from penstock.quota import ALGORITHMS, Quota
+from penstock.quota import RATES, Quota
 
 COLUMNS = 100
 LIMIT = 10
@@ -145,7 +145,7 @@ def lines() -> Iterator[Line]:
         yield _rule()
         yield from _scene_lines(scene)
     yield _rule()
-    for algorithm in ALGORITHMS:
+    for algorithm in RATES:
         yield Span(f"  {algorithm:<{NAME_WIDTH}}", "name"), Span(EXPLANATIONS[algorithm])
     yield _rule()
     yield (Span("  Try this next", "title"),)
@@ -165,7 +165,7 @@ def _scene_lines(scene: Scene) -> Iterator[Line]:
     yield (Span(f"  {scene.moral}", "dim"),)
     columns = f"{'':<{NAME_WIDTH}}{labels:<{TIMELINE_WIDTH}}{'admitted':<{TALLY_WIDTH}}most in any {PERIOD} s"
     yield (Span(f"  {columns}", "dim"),)
-    for algorithm in ALGORITHMS:
+    for algorithm in RATES:
         yield _run_line(scene, algorithm)
 
 

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from penstock.model import Verdict
 
 
+def shown(value: object) -> str:
+    """`value` as messages quote it: never long, and never failing, as printing an integer of 5,000 digits would."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return f"{'-' if value < 0 else ''}10^30 or more"
+    try:
+        text = repr(value)
+    except Exception:  # it holds such an integer, or cannot be printed at all
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 class PenstockError(Exception):
     """The root of all errors raised on purpose by Penstock."""
 
@@ -78,3 +89,10 @@ class StoreError(PenstockError):
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
         self.transient = transient
+
+    def __reduce__(self) -> tuple[object, tuple[str, bool]]:
+        return (_store_error, (str(self), self.transient))
+
+
+def _store_error(message: str, transient: bool) -> StoreError:
+    return StoreError(message, transient=transient)

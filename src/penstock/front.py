@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
-from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError
+from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError, shown
 from penstock.layers.base import Layer
 from penstock.model import (
     MAX_KEY_PART,
@@ -65,33 +66,38 @@ class Front:
         self._direct.clear()
         self._parts.clear()
 
-    def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
-        """The counters to ask for `quota`; texts are read once and remembered."""
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreError("the limiter is closed", transient=False)
+
+    def _quotas(self, quota: QuotaLike) -> tuple[Quota, ...]:
+        """The counters to ask for `quota`; texts are read once and remembered."""
+        self._check_open()
         name = tuple(quota) if isinstance(quota, list) else quota
         try:
             return self._parts[name]
-        except (KeyError, TypeError):  # not seen before; or nothing that could be a quota, which _read tells
-            parts = check_quotas(tuple(part for whole in _read(quota) for part in whole.parts))
+        except KeyError:
+            pass
+        except TypeError:  # lists within a list, or nothing that could be a quota
+            return _parts(quota)
         if len(self._parts) >= MAX_REMEMBERED:
             self._parts.clear()
-        self._parts[name] = parts
+        parts = self._parts[name] = _parts(quota)
         return parts
 
     def _direct_ask(self, quota: QuotaLike) -> DirectAsk | None:
         """The store's own function for `quota`, if it has such."""
-        name = tuple(quota) if isinstance(quota, list) else quota
-        if name in self._direct:
-            return self._direct[name]
-        parts = self._quotas(name)
-        if len(self._direct) >= MAX_REMEMBERED:
-            self._direct.clear()
-        ask = self._direct[name] = None if self._bind is None else self._bind(parts)
+        parts = self._quotas(quota)
+        ask = None if self._bind is None else self._bind(parts)
+        if isinstance(quota, str | Quota | tuple):
+            if len(self._direct) >= MAX_REMEMBERED:
+                self._direct.clear()
+            self._direct[quota] = ask
         return ask
 
     def _direct_asks(self, requests: Sequence[Request]) -> list[DirectAsk] | None:
         """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
+        self._check_open()
         asks = []
         for request in requests:
             if request.__class__ is not tuple or len(request) != 2:
@@ -133,20 +139,29 @@ class Front:
         if not self._has_places(quota):
             raise InvalidRequest('hold: no quota has places to hold (expected one such as "5 concurrent ttl 30s")')
 
+    def _receipt(self, verb: str, charged: Verdict | Receipt) -> Receipt:
+        self._check_open()
+        if not isinstance(charged, Verdict | Receipt):
+            raise InvalidReceipt(f"{verb} of {type(charged).__name__}: expected a verdict or its receipt")
+        receipt = charged if isinstance(charged, Receipt) else charged.receipt
+        if receipt is None or not receipt.charges:
+            raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
+        return receipt
+
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
-        receipt = _receipt("refund", charged)
+        receipt = self._receipt("refund", charged)
         if units is not None and check_units("units", units, least=1) > receipt.cost:
-            raise InvalidCost(f"units {units}: expected at most {receipt.cost}, which is what was charged")
+            raise InvalidCost(f"units {shown(units)}: expected at most {receipt.cost}, which is what was charged")
         return Amend(receipt, "refund", units)
 
     def _settle(self, charged: Verdict | Receipt, units: int) -> Amend:
-        receipt = _receipt("settle", charged)
+        receipt = self._receipt("settle", charged)
         if receipt.record is None:
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
 
     def _places(self, verb: Literal["release", "renew"], charged: Verdict | Receipt) -> Amend:
-        receipt = _receipt(verb, charged)
+        receipt = self._receipt(verb, charged)
         if not any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges):
             raise InvalidReceipt(f"{verb} of a request that holds no place (expected one with a concurrency quota)")
         return Amend(receipt, verb)
@@ -155,7 +170,9 @@ class Front:
         if timeout is None:
             return None
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_TIMEOUT:
-            raise InvalidOption(f"timeout {timeout!r}: expected seconds, 0 to {MAX_TIMEOUT}, or None to wait for ever")
+            raise InvalidOption(
+                f"timeout {shown(timeout)}: expected seconds, 0 to {MAX_TIMEOUT}, or None to wait for ever"
+            )
         return self._now() + round(timeout * SECOND)
 
     def _pause(self, verdict: Verdict, waiter: Waiter, deadline: Micros | None) -> Micros | None:
@@ -169,7 +186,8 @@ class Front:
         return max(verdict.at_us + verdict.delay_us - self._now(), 0) if verdict.delay_us else 0
 
     def _comes_too_late(self, verdict: Verdict, deadline: Micros | None) -> bool:
-        return deadline is not None and self._now() + self._delay_left(verdict) > deadline
+        delay = self._delay_left(verdict)
+        return deadline is not None and delay > 0 and self._now() + delay > deadline
 
     def _seconds_left(self, deadline: Micros | None) -> float | None:
         return None if deadline is None else max(deadline - self._now(), 0) / SECOND
@@ -202,7 +220,11 @@ class Call:
 
     def __init__(self, function: Callable[..., object], how: How, *, whole: bool) -> None:
         self.how = how
-        self.scope = how.name or f"{function.__module__}.{function.__qualname__}"
+        named: Any = function
+        while isinstance(named, partial):
+            named = named.func
+        named = named if hasattr(named, "__qualname__") else type(named)
+        self.scope = how.name or f"{named.__module__}.{named.__qualname__}"
         if whole and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
             raise InvalidOption(f"{self.scope}: a generator runs after its call has ended (expected a plain function)")
 
@@ -222,6 +244,12 @@ class Call:
 def line_of(op: Acquire) -> Hashable:
     """The line in which to wait for `op`: that of everybody who asks the same counters."""
     return tuple((ask.key, ask.quota) for ask in op.asks)
+
+
+def all_renewed(op: Amend, amended: Amended) -> bool:
+    """Whether every place of the receipt is still held."""
+    charged = zip(op.receipt.charges, amended.each, strict=True)
+    return all(units for charge, units in charged if charge.quota.algorithm == CONCURRENCY)
 
 
 def verdict_of(outcome: Outcome) -> Verdict:
@@ -246,13 +274,8 @@ def _read(quota: QuotaLike) -> tuple[Quota, ...]:
     return Quota.parse_all(cast("str", quota))
 
 
-def _receipt(verb: str, charged: Verdict | Receipt) -> Receipt:
-    if not isinstance(charged, Verdict | Receipt):
-        raise InvalidReceipt(f"{verb} of {type(charged).__name__}: expected a verdict or its receipt")
-    receipt = charged if isinstance(charged, Receipt) else charged.receipt
-    if receipt is None:
-        raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
-    return receipt
+def _parts(quota: QuotaLike) -> tuple[Quota, ...]:
+    return check_quotas(tuple(part for whole in _read(quota) for part in whole.parts))
 
 
 def _check_id(request_id: Id) -> bytes:

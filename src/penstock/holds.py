@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from weakref import ref
 
 from penstock.clock import SECOND
-from penstock.errors import RateLimited
+from penstock.errors import RateLimited, StoreError
 from penstock.model import Amended, Verdict
 from penstock.quota import CONCURRENCY
 
@@ -84,7 +84,11 @@ def _keep(weak: ref[Hold], ended: threading.Event) -> None:
         hold = None  # while this thread sleeps it must not keep the hold alive
         if ended.wait(pause) or (hold := weak()) is None:
             return
-        if not hold.renew():
+        try:
+            held = hold.renew()
+        except StoreError:
+            continue  # there is time for another attempt before the ttl is over
+        if not held:
             hold.lost = True
             return
 
@@ -126,7 +130,13 @@ async def _keep_async(weak: ref[AsyncHold]) -> None:
     while hold is not None:
         hold = None  # while this task sleeps it must not keep the hold alive
         await asyncio.sleep(pause)
-        if (hold := weak()) is not None and not await hold.renew():
+        if (hold := weak()) is None:
+            return
+        try:
+            held = await hold.renew()
+        except StoreError:
+            continue  # there is time for another attempt before the ttl is over
+        if not held:
             hold.lost = True
             return
 

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from penstock.clock import Clock
 from penstock.drivers import AsyncDriver, Driver
 from penstock.errors import InvalidOption, RateLimited
-from penstock.front import Call, Front, How, Id, QuotaLike, Request, amended_by, line_of, verdict_of
+from penstock.front import Call, Front, How, Id, QuotaLike, Request, all_renewed, amended_by, line_of, verdict_of
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.layers.base import Layer
 from penstock.model import Acquire, Amended, Key, Receipt, Verdict
@@ -65,8 +65,9 @@ class Limiter(Front):
             return self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
-    def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
+    def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
+        requests = requests if isinstance(requests, list | tuple) else list(requests)
         asks = self._direct_asks(requests)
         if asks is None:
             return [verdict_of(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
@@ -88,7 +89,7 @@ class Limiter(Front):
         op = self._acquire(key, quota, cost, request_id=id)
         deadline = self._deadline(timeout)
         woken = threading.Event()
-        waiter = self._lines.join(line_of(op), woken.set)
+        waiter = self._lines.join(line_of(op), partial(_set, woken))
         try:
             while not self._lines.is_head(waiter) and woken.wait(self._seconds_left(deadline)):
                 woken.clear()
@@ -160,7 +161,8 @@ class Limiter(Front):
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return amended_by(self._driver.run([self._places("renew", charged)])[0]).units > 0
+        op = self._places("renew", charged)
+        return all_renewed(op, amended_by(self._driver.run([op])[0]))
 
     def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
@@ -276,8 +278,9 @@ class AsyncLimiter(Front):
             return await self._run(self._acquire(key, quota, cost, request_id=id))
         return ask(key, cost, self._time_ns() // 1_000)
 
-    async def acquire_many(self, requests: Sequence[Request]) -> list[Verdict]:
+    async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
+        requests = requests if isinstance(requests, list | tuple) else list(requests)
         asks = self._direct_asks(requests)
         if asks is None:
             return [verdict_of(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
@@ -299,7 +302,7 @@ class AsyncLimiter(Front):
         op = self._acquire(key, quota, cost, request_id=id)
         deadline = self._deadline(timeout)
         woken = asyncio.Event()
-        waiter = self._lines.join(line_of(op), partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
+        waiter = self._lines.join(line_of(op), partial(_wake, asyncio.get_running_loop(), woken))
         try:
             while not self._lines.is_head(waiter) and await _woken(woken, self._seconds_left(deadline)):
                 woken.clear()
@@ -380,7 +383,8 @@ class AsyncLimiter(Front):
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return amended_by((await self._driver.run([self._places("renew", charged)]))[0]).units > 0
+        op = self._places("renew", charged)
+        return all_renewed(op, amended_by((await self._driver.run([op]))[0]))
 
     async def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
@@ -457,6 +461,21 @@ class AsyncLimiter(Front):
 
     async def _run(self, op: Acquire) -> Verdict:
         return verdict_of((await self._driver.run([op]))[0])
+
+
+def _set(woken: threading.Event) -> bool:
+    """Wake a waiter in another thread, which always can be done."""
+    woken.set()
+    return True
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> bool:
+    """Wake a waiter, from whatever thread; False if its loop is no more."""
+    try:
+        loop.call_soon_threadsafe(woken.set)
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _woken(event: asyncio.Event, seconds: float | None) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
-from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError
+from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError, shown
 from penstock.quota import MIN_INTERVAL, Quota
 
 MAX_COST = 2**53 - 1
@@ -176,11 +176,11 @@ class Verdict(Decision):
     def of(cls, decisions: tuple[Decision, ...], record: str | None = None) -> Verdict:
         """The verdict that follows from the decisions on all asks of a request."""
         named = () if record is None else (record,)
-        tightest, least, refused, delay = decisions[0], 2.0, False, 0
-        for decision in decisions:  # a loop rather than min and max over properties: requests of several asks are hot
+        several = decisions if len(decisions) > 1 or decisions[0].advisory else ()
+        judged = [decision for decision in decisions if not decision[5]] or decisions
+        tightest, least, refused, delay = judged[0], 2.0, False, 0
+        for decision in judged:  # a loop rather than min and max over properties: requests of several asks are hot
             (allowed, remaining, retry_after, _, _, wait, _), _, _, quota, _, advisory = decision
-            if advisory and len(decisions) > 1:
-                continue
             if not allowed and not advisory:
                 if not refused or retry_after > tightest[0][2]:
                     tightest, refused = decision, True
@@ -191,10 +191,10 @@ class Verdict(Decision):
                 if share < least:
                     tightest, least = decision, share
         if refused:
-            return cls((*tightest[:5], decisions, *named))
+            return cls((*tightest[:5], several, *named))
         _, remaining, _, reset_after, more_after, _, mark = tightest[0]
         answer = True, remaining, 0, reset_after, more_after, delay, mark
-        return cls((answer, *tightest[1:5], decisions, *named))
+        return cls((answer, *tightest[1:5], several, *named))
 
 
 class Charge(NamedTuple):
@@ -221,16 +221,16 @@ class Receipt(NamedTuple):
     @property
     def cost(self) -> int:
         """The cost of the request, which counters that charge 1 whatever the cost do not show."""
-        return max(charge.cost for charge in self.charges)
+        return max((charge.cost for charge in self.charges), default=0)
 
-    def portion(self, units: int | None) -> tuple[Charge, ...]:
+    def portion(self, units: int | None, *, last: bool = False) -> tuple[Charge, ...]:
         """What to take from each counter so that `units` of the request's cost come back; all of it if None.
 
-        Counters that charge 1 whatever the cost stay charged until the whole request is given back.
+        Counters that charge 1 whatever the cost stay charged until the last of the request is given back.
         """
         if units is None or units >= self.cost:
             return self.charges
-        return tuple(c._replace(cost=0 if c.quota.flat else min(c.cost, units)) for c in self.charges)
+        return tuple(c._replace(cost=int(last) if c.quota.flat else min(c.cost, units)) for c in self.charges)
 
 
 AmendVerb: TypeAlias = Literal["refund", "settle", "release", "renew"]
@@ -299,15 +299,17 @@ def check_cost(cost: int, quota: Quota, *, least: int = 1) -> int:
     """`cost` itself, if it is a whole number that `quota` could ever admit."""
     check_units("cost", cost, least=least)
     if cost > quota.capacity:
-        raise CostExceedsLimit(f"cost {cost}: {quota} admits at most {quota.capacity} at once, however long one waits")
+        raise CostExceedsLimit(
+            f"cost {shown(cost)}: {quota} admits at most {quota.capacity} at once, however long one waits"
+        )
     return cost
 
 
 def check_units(what: str, units: int, *, least: int) -> int:
     if isinstance(units, bool) or not isinstance(units, int):
-        raise InvalidCost(f"{what} {units!r}: expected a whole number, not {type(units).__name__}")
+        raise InvalidCost(f"{what} {shown(units)}: expected a whole number, not {type(units).__name__}")
     if not least <= units <= MAX_COST:
-        raise InvalidCost(f"{what} {units}: expected {least} to {MAX_COST}")
+        raise InvalidCost(f"{what} {shown(units)}: expected {least} to {MAX_COST}")
     return units
 
 
@@ -348,8 +350,6 @@ def check_quotas(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
     seen = set()
     for quota in quotas:
         if quota.identity in seen:
-            raise InvalidRequest(
-                f"{quota}: asked twice in one request (expected a name on one of them to tell them apart)"
-            )
+            raise InvalidRequest(f"{quota}: asked twice in one request (give one of them a name to keep them apart)")
         seen.add(quota.identity)
     return quotas

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from penstock.clock import Micros
-from penstock.errors import InvalidQuota
+from penstock.errors import InvalidQuota, shown
 
 CALENDAR_UNITS = ("day", "week", "month", "year")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -48,18 +48,22 @@ class CalendarPeriod(NamedTuple):
     def checked(self) -> CalendarPeriod:
         """The same period with its zone as the time zone database spells it, if there are such periods."""
         if self.unit not in CALENDAR_UNITS:
-            raise InvalidQuota(f"calendar unit {self.unit!r}: expected one of {', '.join(CALENDAR_UNITS)}")
+            raise InvalidQuota(f"calendar unit {shown(self.unit)}: expected one of {', '.join(CALENDAR_UNITS)}")
         most = {"week": 7, "month": 31}.get(self.unit, 1)
         if isinstance(self.first, bool) or not isinstance(self.first, int) or not 1 <= self.first <= most:
-            raise InvalidQuota(f"first day {self.first!r} of a {self.unit}: expected 1 to {most}")
+            raise InvalidQuota(f"first day {shown(self.first)} of a {self.unit}: expected 1 to {most}")
         return self._replace(zone=_zone(self.zone).key)
 
     def bounds(self, now: Micros) -> tuple[Micros, Micros]:
         """The beginning and the end of the period that holds `now`."""
         zone = _zone(self.zone)
         today = (_EPOCH + timedelta(microseconds=now)).astimezone(zone).date()
-        start = self._start(today)
-        return _midnight(start, zone), _midnight(self._next(start), zone)
+        day = self._start(today)
+        start, end = _midnight(day, zone), _midnight(self._next(day), zone)
+        while end <= now:  # after midnight the clocks went back to yesterday, which has ended all the same
+            day = self._next(day)
+            start, end = end, _midnight(self._next(day), zone)
+        return start, end
 
     def _start(self, day: date) -> date:
         if self.unit == "week":
@@ -97,6 +101,6 @@ def _zone(name: str) -> ZoneInfo:
         if known.casefold() == str(name).casefold():
             return ZoneInfo(known)
     raise InvalidQuota(
-        f"time zone {name!r}: unknown (expected an IANA name such as Europe/Berlin; "
+        f"time zone {shown(name)}: unknown (expected an IANA name such as Europe/Berlin; "
         "where the system has no time zones, install penstock[calendar])"
     )

@@ -10,17 +10,21 @@ does at least once to find what was prepared for its quota.
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import NoReturn, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from penstock import quota_text
 from penstock.clock import SECOND, Micros
-from penstock.errors import InvalidQuota
+from penstock.errors import InvalidQuota, shown
 from penstock.periods import CalendarPeriod
 
-ALGORITHMS = ("fixed_window", "sliding_window", "rolling_window", "token_bucket", "gcra", "leaky_bucket")
-"""What a rate may name; `DEFAULT_ALGORITHM` if it names none."""
+RATES = ("fixed_window", "sliding_window", "rolling_window", "token_bucket", "gcra")
+"""Algorithms that answer yes or no."""
+
+ALGORITHMS = (*RATES, "leaky_bucket")
+"""What a quota may name; the others follow from what it says."""
 
 DEFAULT_ALGORITHM = "sliding_window"
 CALENDAR = "calendar"
@@ -231,7 +235,7 @@ class Quota:
             queue = limit
         fields = {
             "algorithm": algorithm,
-            "limit": _units("limit", limit, MAX_LOG if algorithm in LOGGED else MAX_LIMIT),
+            "limit": _units("limit", limit, _most(algorithm)),
             "period_us": period_us,
             "calendar": calendar,
             "burst": None if burst is None else _burst(burst, algorithm, limit, period_us),
@@ -281,28 +285,30 @@ class Quota:
 
 _all_quotas: WeakValueDictionary[tuple[object, ...], Quota] = WeakValueDictionary()
 _making = Lock()
+if hasattr(os, "register_at_fork"):  # a fork copies locks as they are: nobody else may hold this one meanwhile
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def _micros(what: str, seconds: float) -> Micros:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidQuota(f"{what} {seconds!r}: expected seconds as a number, not {type(seconds).__name__}")
+        raise InvalidQuota(f"{what} {shown(seconds)}: expected seconds as a number, not {type(seconds).__name__}")
     if not 0 < seconds <= MAX_PERIOD // SECOND:  # also refuses NaN
-        raise InvalidQuota(f"{what} {seconds!r}: expected more than 0 and at most {MAX_PERIOD // SECOND} seconds")
+        raise InvalidQuota(f"{what} {shown(seconds)}: expected more than 0 and at most {MAX_PERIOD // SECOND} seconds")
     return round(seconds * SECOND)
 
 
 def _duration(what: str, micros: Micros) -> Micros:
     if not 0 < micros <= MAX_PERIOD:
-        raise InvalidQuota(f"{what} of {micros} microseconds: expected 1 microsecond to 3650 days")
+        raise InvalidQuota(f"{what} of {shown(micros)} microseconds: expected 1 microsecond to 3650 days")
     return micros
 
 
 def _units(what: str, units: int, most: int) -> int:
     if isinstance(units, bool) or not isinstance(units, int):
-        raise InvalidQuota(f"{what} {units!r}: expected a whole number, not {type(units).__name__}")
+        raise InvalidQuota(f"{what} {shown(units)}: expected a whole number, not {type(units).__name__}")
     if not 1 <= units <= most:
         hint = "; sliding_window, token_bucket and gcra keep no log" if most == MAX_LOG and units > most else ""
-        raise InvalidQuota(f"{what} {units}: expected 1 to {most}{hint}")
+        raise InvalidQuota(f"{what} {shown(units)}: expected 1 to {most}{hint}")
     return units
 
 
@@ -321,40 +327,49 @@ def _horizon(algorithm: str, period_us: Micros, capacity: int, limit: int) -> Mi
     return -(-capacity * period_us // limit) if algorithm in (*BUCKETS, "leaky_bucket") else period_us
 
 
+def _most(algorithm: str) -> int:
+    """The largest limit: an interval admits one, and where every admission is an entry there is an end to them."""
+    if algorithm == MIN_INTERVAL:
+        return 1
+    return MAX_LOG if algorithm in LOGGED else MAX_LIMIT
+
+
 def _algorithm(algorithm: str, calendar: CalendarPeriod | None) -> str:
     if algorithm not in (*ALGORITHMS, CALENDAR, *FLAT):
-        raise InvalidQuota(f"algorithm {algorithm!r}: expected one of {', '.join((*ALGORITHMS, CONCURRENCY))}")
+        raise InvalidQuota(f"algorithm {shown(algorithm)}: expected one of {', '.join((*ALGORITHMS, CONCURRENCY))}")
     if (algorithm == CALENDAR) != (calendar is not None):
-        raise InvalidQuota(f"algorithm {algorithm!r}: calendar periods have an algorithm of their own (expected none)")
+        raise InvalidQuota(
+            f"algorithm {shown(algorithm)}: calendar periods have an algorithm of their own (expected none)"
+        )
     return algorithm
 
 
 def _burst(burst: int, algorithm: str, limit: int, period_us: Micros) -> int:
     if algorithm not in BUCKETS:
-        raise InvalidQuota(f"burst {burst!r}: {algorithm} has no burst (expected {' or '.join(BUCKETS)})")
-    _fits("burst", _units("burst", burst, MAX_LIMIT), limit, period_us)
+        raise InvalidQuota(f"burst {shown(burst)}: {algorithm} has no burst (expected {' or '.join(BUCKETS)})")
+    _fits("burst", _units("burst", burst, MAX_LIMIT), limit, period_us, "refill")
     return burst
 
 
-def _fits(what: str, units: int, limit: int, period_us: Micros) -> None:
+def _fits(what: str, units: int, limit: int, period_us: Micros, verb: str) -> None:
     if units * period_us > MAX_PERIOD * limit:
         raise InvalidQuota(
-            f"{what} {units} at {limit}/{quota_text.write_period(period_us)}: takes more than 3650 days to pass"
+            f"{what} {units} at {limit}/{quota_text.write_period(period_us)}: would take more than 3650 days to {verb}"
         )
 
 
 def _queue(queue: int, algorithm: str, limit: int, period_us: Micros) -> int:
     if algorithm != "leaky_bucket":
-        raise InvalidQuota(f"queue {queue!r}: {algorithm} has no queue (expected leaky_bucket)")
+        raise InvalidQuota(f"queue {shown(queue)}: {algorithm} has no queue (expected leaky_bucket)")
     if isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < MAX_LIMIT:
-        raise InvalidQuota(f"queue {queue!r}: expected a whole number, 0 to {MAX_LIMIT - 1}")
-    _fits("queue", queue + 1, limit, period_us)
+        raise InvalidQuota(f"queue {shown(queue)}: expected a whole number, 0 to {MAX_LIMIT - 1}")
+    _fits("queue", queue + 1, limit, period_us, "drain")
     return queue
 
 
 def _count_denied(count_denied: bool, algorithm: str) -> bool:
     if not isinstance(count_denied, bool):
-        raise InvalidQuota(f"count_denied {count_denied!r}: expected True or False")
+        raise InvalidQuota(f"count_denied {shown(count_denied)}: expected True or False")
     if count_denied and algorithm == CONCURRENCY:
         raise InvalidQuota("count denied: a place that was refused cannot be held (expected a rate)")
     return count_denied
@@ -362,5 +377,5 @@ def _count_denied(count_denied: bool, algorithm: str) -> bool:
 
 def _name(name: str) -> str:
     if not isinstance(name, str) or (name and not quota_text.NAME.fullmatch(name)):
-        raise InvalidQuota(f"name {name!r}: expected a letter, then at most 63 letters, digits, or any of _ . : -")
+        raise InvalidQuota(f"name {shown(name)}: expected a letter, then at most 63 letters, digits, or any of _ . : -")
     return name

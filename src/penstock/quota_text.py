@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, NoReturn, TypedDict
+from typing import NamedTuple, NoReturn, TypedDict, cast
 
 from penstock.clock import Micros
-from penstock.errors import InvalidQuota
+from penstock.errors import InvalidQuota, shown
 from penstock.periods import CALENDAR_UNITS, WEEKDAYS
 
 MAX_TEXT = 1_024
@@ -40,7 +40,8 @@ SPELLINGS: Mapping[str, str] = {
     **{name: name for name in UNITS},
     **{f"{name}s": name for name in UNITS},
     **{short: name for name, short in SHORT.items()},
-    "µs": "microsecond",
+    "\u00b5s": "microsecond",  # the micro sign
+    "\u03bcs": "microsecond",  # the Greek letter
     "sec": "second",
     "secs": "second",
     "min": "minute",
@@ -75,13 +76,14 @@ class _Word(NamedTuple):
     column: int
 
 
-_WORDS = re.compile(r"[0-9][0-9_]*|[^\W\d][\w.:/+-]*|\S")
+_WORDS = re.compile(r"[0-9][0-9_]*|[^\W\d][\w.:-]*|\S")
+_ZONE = re.compile(r"[^\s;,]+")
 
 
 def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
     """The fields of every quota in `text`, in the order written."""
     if not isinstance(text, str):
-        raise InvalidQuota(f'quota {text!r}: expected text such as "100/minute", not {type(text).__name__}')
+        raise InvalidQuota(f'quota {shown(text)}: expected text such as "100/minute", not {type(text).__name__}')
     if len(text) > MAX_TEXT:
         raise InvalidQuota(f"quota text of {len(text)} characters: expected at most {MAX_TEXT}")
     return list(_Reader(text, algorithms).quotas())
@@ -156,11 +158,17 @@ class _Reader:
             fields["calendar_unit"] = self._peek()
             self.at += 2
             if self._peek() not in ("", ";", ",", *self.algorithms, *self.options):
-                fields["calendar_zone"] = self._raw()
-                self.at += 1
+                fields["calendar_zone"] = self._zone()
             return
-        count = self._number("a number") if self._peek()[:1].isdecimal() else 1
+        count = self._number("a number") if self._at_number() else 1
         fields["period_us"] = count * self._unit()
+
+    def _zone(self) -> str:
+        """A time zone's name: all up to the next space, whatever signs are in it."""
+        found = cast("re.Match[str]", _ZONE.match(self.text, self.words[self.at].column - 1))
+        while self.at < len(self.words) and self.words[self.at].column <= found.end():
+            self.at += 1
+        return found.group()
 
     def _option(self, fields: QuotaFields) -> None:
         word = self._peek()
@@ -207,12 +215,16 @@ class _Reader:
 
     def _number(self, expected: str) -> int:
         word = self._peek()
-        if not word[:1].isdecimal():
+        if not self._at_number():
             self._fail("unexpected", expected)
         if len(word) > MAX_DIGITS:
             self._fail("too many digits in", f"at most {MAX_DIGITS}")
         self.at += 1
         return int(word.replace("_", ""))
+
+    def _at_number(self) -> bool:
+        first = self._peek()[:1]
+        return first.isascii() and first.isdecimal()
 
     def _duration(self) -> Micros:
         return self._number('a duration, as in "250ms"') * self._unit()

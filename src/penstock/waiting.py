@@ -19,11 +19,11 @@ POLL: Micros = 20_000
 
 
 class Waiter:
-    """Somebody in a line. `wake` is called when it has become the head."""
+    """Somebody in a line. `wake` is called when it has become the head, and tells whether that could be done."""
 
     __slots__ = ("name", "wake")
 
-    def __init__(self, name: Hashable, wake: Callable[[], object]) -> None:
+    def __init__(self, name: Hashable, wake: Callable[[], bool]) -> None:
         self.name = name
         self.wake = wake
 
@@ -35,7 +35,7 @@ class Lines:
         self._lock = Lock()
         self._lines: dict[Hashable, deque[Waiter]] = {}
 
-    def join(self, name: Hashable, wake: Callable[[], object]) -> Waiter:
+    def join(self, name: Hashable, wake: Callable[[], bool]) -> Waiter:
         """Stand in line behind everybody else."""
         waiter = Waiter(name, wake)
         with self._lock:
@@ -44,31 +44,41 @@ class Lines:
 
     def is_head(self, waiter: Waiter) -> bool:
         with self._lock:
-            return self._lines[waiter.name][0] is waiter
+            line = self._lines.get(waiter.name)
+            return line is not None and line[0] is waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Step out, from wherever in the line; a new head is woken."""
+        """Step out, from wherever in the line; a new head is woken, or the one behind if it cannot be."""
+        head: Waiter | None = waiter
+        while head is not None:
+            head = self._remove(head)
+            if head is not None and head.wake():
+                return
+
+    def _remove(self, waiter: Waiter) -> Waiter | None:
+        """Take `waiter` out of its line; whoever becomes the head by that."""
         with self._lock:
-            line = self._lines[waiter.name]
+            line = self._lines.get(waiter.name)
+            if line is None or waiter not in line:  # taken out by others, who could not wake it
+                return None
             was_head = line[0] is waiter
             line.remove(waiter)
             if not line:
                 del self._lines[waiter.name]
-            head = line[0] if was_head and line else None
-        if head is not None:
-            head.wake()
+            return line[0] if was_head and line else None
 
 
 def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
     """How long to wait before asking again after a refusal, with `left` to spend; None if it would be in vain."""
-    if left is not None and left <= 0:
+    refused = [decision for decision in verdict.decisions if not decision.allowed and not decision.advisory]
+    rates = [decision for decision in refused if decision.quota.algorithm != CONCURRENCY]
+    needed = max((rate.retry_after_us + _delay_when_full(rate) for rate in rates), default=0)
+    if left is not None and (left <= 0 or needed > left):
         return None
-    refused = [decision for decision in verdict.decisions if not decision.allowed]
-    if any(decision.quota.algorithm == CONCURRENCY for decision in refused):
-        soon = min(verdict.retry_after_us, POLL)
-        return soon if left is None else min(soon, left)
-    needed = verdict.retry_after_us + max((_delay_when_full(decision) for decision in refused), default=0)
-    return None if left is not None and needed > left else verdict.retry_after_us
+    if rates:  # places, too, will be looked for then
+        return max(rate.retry_after_us for rate in rates)
+    soon = min(verdict.retry_after_us, POLL)
+    return soon if left is None else min(soon, left)
 
 
 def _delay_when_full(refused: Decision) -> Micros:

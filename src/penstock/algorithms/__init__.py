@@ -38,12 +38,9 @@ BINDERS: Mapping[str, Callable[[Quota], Bound]] = {
 
 def bind(quota: Quota) -> Bound:
     """The functions that enforce `quota` (one of `Quota.parts`) on one counter's state."""
-    bound = BINDERS[quota.algorithm](quota)
-    if quota.count_denied:
-        bound = counting_denied(bound)
-    if quota.penalty_us is not None:
-        bound = penalised(bound, quota.penalty_us)
-    return bound
+    plain = BINDERS[quota.algorithm](quota)
+    bound = counting_denied(plain) if quota.count_denied else plain
+    return bound if quota.penalty_us is None else penalised(bound, plain, quota.penalty_us)
 
 
 __all__ = ["BINDERS", "Bound", "bind"]

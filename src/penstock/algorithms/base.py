@@ -2,8 +2,9 @@
 
 `decide(state, cost, now)` returns a `Step`: the answer, and the state to keep. State None is a counter nobody has
 touched. If the answer is yes, the state to keep includes the charge; if it is no, it is the very object passed in,
-unless refusing leaves a trace (see `options`). The caller keeps a step's state only if the whole request goes that
-way, so `decide` leaves the state it was given usable. A cost of 0 describes the state and changes nothing.
+unless that had to be pulled back after a clock step, or refusing leaves a trace (see `options`). The caller keeps a
+step's state only if the whole request goes that way, so `decide` leaves the state it was given usable. A cost of 0
+describes the state and changes nothing.
 
 All algorithms keep these promises, and the conformance kit checks them:
 

@@ -26,7 +26,8 @@ def bind(quota: Quota) -> Bound:
         total = used + cost
         if total <= limit:
             return (True, limit - total, 0, until_end, until_end if total else 0, 0, start), (start, end, total)
-        return (False, max(limit - used, 0), until_end, until_end, until_end, 0, NOT_CHARGED), state
+        kept = state if state[0] == start else (start, end, used)  # pulled back once, or it would lie ahead for ever
+        return (False, max(limit - used, 0), until_end, until_end, until_end, 0, NOT_CHARGED), kept
 
     def current(state: State, now: Micros) -> tuple[Micros, Micros, int]:
         """The period that counts now, and what was used in it."""

@@ -1,15 +1,17 @@
 """Concurrency: places that are held, and come back when they are released or their time is up.
 
 Promise: at most `limit` places are held at every instant. A holder that crashes frees its place after `ttl`.
-State: (earliest expiry, {mark: (expiry, ttl)}). A mark is the instant at which the place was taken, moved on until it
-is unique, so the mark of a place from before a loss of state never fits another's.
+State: (earliest expiry, latest change, {mark: (expiry, ttl)}). A place is given back by its mark, which only its
+holder knows; giving it back twice, or after it expired, changes nothing. `retry_after` is when enough places will have
+expired: sufficient, but a release may come earlier.
 
-A place is given back by its mark, which only its holder knows; giving it back twice, or after it expired, changes
-nothing. `retry_after` is when the next place expires: sufficient, but a release may come earlier.
+A mark must be like no other, even if the state was lost or the clock stepped back since. So marks are drawn from a
+counter of the process, the one thing in this package that is not an argument.
 """
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TypeAlias
 
 from penstock.algorithms.base import Bound, State, Step
@@ -19,6 +21,8 @@ from penstock.quota import Quota
 
 Places: TypeAlias = dict[int, tuple[Micros, Micros]]
 
+_marks = count(1)
+
 
 def bind(quota: Quota) -> Bound:
     limit, ttl = quota.limit, quota.period_us
@@ -26,22 +30,22 @@ def bind(quota: Quota) -> Bound:
     def decide(state: State, cost: int, now: Micros) -> Step:
         first, held = live(state, now)
         if not cost or len(held) >= limit:
-            return peek(state, cost, now)
-        mark = now
-        while mark in held:
-            mark += 1
+            answer, _ = peek(state, cost, now)
+            return answer, state if state is None or held is state[2] else kept(held, now)
+        mark = next(_marks)
         end = now + ttl
         if not held or end < first:
             first = end
         left = first - now
-        return (True, limit - len(held) - 1, 0, left, left, 0, mark), (first, {**held, mark: (end, ttl)})
+        return (True, limit - len(held) - 1, 0, left, left, 0, mark), (first, now, {**held, mark: (end, ttl)})
 
     def peek(state: State, cost: int, now: Micros) -> Step:
         first, held = live(state, now)
         left = first - now if held else 0
-        if cost and len(held) >= limit:
-            return (False, 0, left, left, left, 0, NOT_CHARGED), state
-        return (True, max(limit - len(held), 0), 0, left, left, 0, NOT_CHARGED), state
+        if not cost or len(held) < limit:
+            return (True, max(limit - len(held), 0), 0, left, left, 0, NOT_CHARGED), state
+        free_at = first if len(held) == limit else sorted(end for end, _ in held.values())[len(held) - limit]
+        return (False, 0, free_at - now, left, free_at - now, 0, NOT_CHARGED), state
 
     def force(state: State, cost: int, now: Micros) -> State:
         return state  # a place cannot be taken from nobody
@@ -49,15 +53,15 @@ def bind(quota: Quota) -> Bound:
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         _, held = live(state, now)
         if mark not in held:
-            return 0, kept(held)
-        return 1, kept({other: place for other, place in held.items() if other != mark})
+            return 0, kept(held, now)
+        return 1, kept({other: place for other, place in held.items() if other != mark}, now)
 
     def renew(state: State, mark: int, now: Micros) -> State:
         _, held = live(state, now)
-        return kept({**held, mark: (now + ttl, ttl)}) if mark in held else None
+        return kept({**held, mark: (now + ttl, ttl)}, now) if mark in held else None
 
     def expiry(state: State) -> Micros:
-        latest: Micros = max(end for end, _ in state[1].values())
+        latest: Micros = max(end for end, _ in state[2].values())
         return latest
 
     return Bound(decide, peek, force, refund, expiry, renew)
@@ -68,13 +72,15 @@ def live(state: State, now: Micros) -> tuple[Micros, Places]:
     if state is None:
         return 0, {}
     first: Micros
+    changed_at: Micros
     held: Places
-    first, held = state
-    if first > now >= max(held):  # nothing expired, and nothing taken in a future that a clock step took away
+    first, changed_at, held = state
+    if first > now >= changed_at:
         return first, held
+    # Something expired; or time went back, and then no place may last longer than its ttl from now.
     held = {mark: (min(end, now + ttl), ttl) for mark, (end, ttl) in held.items() if end > now}
     return min((end for end, _ in held.values()), default=0), held
 
 
-def kept(held: Places) -> State:
-    return (min(end for end, _ in held.values()), held) if held else None
+def kept(held: Places, now: Micros) -> State:
+    return (min(end for end, _ in held.values()), now, held) if held else None

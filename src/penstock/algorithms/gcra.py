@@ -29,7 +29,9 @@ def bind(quota: Quota) -> Bound:
                 owed = full
         total = owed + cost * period
         if total > full:
-            return refusal(owed, cost, 0), state
+            # What was pulled back, or is paid back at another rate from now on, must be kept so for the answer to hold.
+            changed = owed == full or state[1] != limit
+            return refusal(owed, cost, 0), (now * limit + owed, limit) if changed else state
         remaining = (full - total) // period
         until_more = -((full - total - (remaining + 1) * period) // limit) if total else 0
         return (True, remaining, 0, -(-total // limit), until_more, 0, now), (now * limit + total, limit)

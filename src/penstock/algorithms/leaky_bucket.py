@@ -26,7 +26,8 @@ def bind(quota: Quota) -> Bound:
         owed, _ = (0, now) if state is None else level(state, now)
         total = owed + cost * period
         if total > full:
-            return refusal(owed, cost, 0), state
+            changed = owed == full or state[1] != limit  # pulled back, or drained at another rate from now on
+            return refusal(owed, cost, 0), keep(owed, now) if changed else state
         remaining, until_empty, until_more = outlook(total)
         tail = now * limit + total
         return (True, remaining, 0, until_empty, until_more, -(-owed // limit), tail), (tail, limit)
@@ -53,9 +54,11 @@ def bind(quota: Quota) -> Bound:
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         tail, rate = state
+        owed, _ = level(state, now)
         if tail != mark or rate != limit:
             return 0, state
-        return units, (tail - units * period, rate)
+        back = min(units * period, owed)  # what has been served cannot be given back
+        return -(-back // period), keep(owed - back, now)
 
     def expiry(state: State) -> Micros:
         tail, rate = state

@@ -21,10 +21,11 @@ def counting_denied(inner: Bound) -> Bound:
     return inner._replace(decide=decide)
 
 
-def penalised(inner: Bound, penalty: Micros) -> Bound:
+def penalised(inner: Bound, plain: Bound, penalty: Micros) -> Bound:
     """Shut a key out for `penalty` once it was refused. State: (shut out until, the algorithm's own state).
 
-    Being refused while shut out does not prolong it, or a client that retries faster than that would never come back.
+    Being refused while shut out does not prolong it, or a client that retries faster than that would never come back;
+    nor is it counted, so there the `plain` algorithm is asked, whatever `inner` does with refusals.
     """
 
     def decide(state: State, cost: int, now: Micros) -> Step:
@@ -38,14 +39,18 @@ def penalised(inner: Bound, penalty: Micros) -> Bound:
 
     def peek(state: State, cost: int, now: Micros) -> Step:
         until, below = (0, None) if state is None else state
-        return shut_out(state, cost, now) if until > now else inner.peek(below, cost, now)
+        answer, _ = shut_out(state, cost, now) if until > now else inner.peek(below, cost, now)
+        return answer, state
 
     def shut_out(state: State, cost: int, now: Micros) -> Step:
         until, below = state
+        answer, after = plain.decide(below, cost, now)
+        if answer[0] or not cost:
+            answer, after = plain.peek(below, cost, now)
         if until - now > penalty:  # the clock was stepped back, or the penalty was shortened
-            state = until, below = now + penalty, below
-        answer, _ = inner.peek(below, cost, now)
-        return refused(answer, until - now), state
+            until = now + penalty
+        same = until == state[0] and after is below
+        return refused(answer, until - now), state if same else (until, after)
 
     def refused(answer: Answer, left: Micros) -> Answer:
         _, _, retry_after, reset_after, more_after, _, _ = answer

@@ -44,15 +44,9 @@ def bind(quota: Quota) -> Bound:
         until_oldest = times[first] + leaves
         retry_after = until(total + cost - limit, times, totals, first, last) + leaves
         until_more = until_oldest if used <= limit else until(total + 1 - limit, times, totals, first, last) + leaves
-        return (
-            False,
-            limit - used if used < limit else 0,
-            retry_after,
-            until_oldest,
-            until_more,
-            0,
-            NOT_CHARGED,
-        ), state
+        left = limit - used if used < limit else 0
+        kept = state if times is state[0] else (times, totals, first, last, base)  # what was pulled back stays so
+        return (False, left, retry_after, until_oldest, until_more, 0, NOT_CHARGED), kept
 
     def live(state: State, now: Micros) -> tuple[Log, Micros]:
         """The log without what has left the window, and the instant at which that is so."""

@@ -42,7 +42,10 @@ def bind(quota: Quota) -> Bound:
         retry_after = until_more = until(cost, current, previous, end) - now
         if cost != free + 1:
             until_more = until(free + 1, current, previous, end) - now
-        return (False, free, retry_after, until_end, until_more, 0, NOT_CHARGED), state
+        kept = (
+            state if state[0] == end else (end, current, previous)
+        )  # pulled back once, or it would lie ahead for ever
+        return (False, free, retry_after, until_end, until_more, 0, NOT_CHARGED), kept
 
     def turned(end: Micros, current: int, previous: int, now: Micros) -> tuple[Micros, int, int]:
         """The window that counts now, and the units in it and before it, if the state's window does not hold now."""
@@ -51,7 +54,7 @@ def bind(quota: Quota) -> Bound:
             return end_now, 0, current if end == end_now - period else 0
         if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up
             return end, current, previous
-        return end_now, current, previous  # the clock was stepped back
+        return end_now, min(current + previous, limit), 0  # the clock was stepped back: all of it counts as of now
 
     def counters(state: State, now: Micros) -> tuple[Micros, int, int]:
         end, current, previous = state or (0, 0, 0)

@@ -22,7 +22,9 @@ def bind(quota: Quota) -> Bound:
         owed, at = (0, now) if state is None else level(state, now)
         total = owed + cost * period
         if total > full:
-            return refusal(owed, cost, at - now), state
+            # What was pulled back, or is paid back at another rate from now on, must be kept so for the answer to hold.
+            changed = owed == full or at < state[1] or state[2] != limit
+            return refusal(owed, cost, at - now), (owed, at, limit) if changed else state
         remaining = (full - total) // period
         until_full = at - now - (-total // limit)
         until_more = at - now - ((full - total - (remaining + 1) * period) // limit) if total else 0

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from threading import Lock
+from itertools import count
 from typing import NamedTuple, TypeAlias, cast
 
 from penstock import algorithms
 from penstock.algorithms import Bound
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, shown
 from penstock.model import (
     Acquire,
     Amend,
@@ -39,7 +39,7 @@ from penstock.model import (
 )
 from penstock.quota import CONCURRENCY, Identity, Quota
 from penstock.stores.base import DirectAsk
-from penstock.stores.stripes import MASK, STRIPES, Locked, Stripe, Stripes
+from penstock.stores.stripes import MASK, STRIPES, Stripe, Stripes, holding
 
 DEFAULT_MAX_KEYS = 1_000_000
 LEAST_MAX_KEYS = 16 * STRIPES
@@ -90,6 +90,7 @@ class Family:
 class Record(NamedTuple):
     """What is remembered of an admitted request that had an id."""
 
+    serial: int
     expires_at: Micros
     verdict: Verdict
     cost: int  # what it costs now: less after a refund, something else once settled
@@ -97,13 +98,13 @@ class Record(NamedTuple):
 
 
 class Records:
-    """The kind of all records: as long as they live they weigh as much as a counter at its limit."""
+    """The kind of all records: they make way before any counter that was used, the youngest first."""
 
     def expiry(self, record: Record) -> Micros:
         return record.expires_at
 
     def weight(self, record: Record, now: Micros) -> tuple[float, float]:
-        return 1.0, 0.0
+        return 0.0, float(now - record.expires_at)
 
 
 Counter: TypeAlias = tuple[Bound, Stripe, str]
@@ -119,13 +120,14 @@ class MemoryStore:
 
     def __init__(self, *, max_keys: int = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
         if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
-            raise InvalidOption(f"max_keys {max_keys!r}: expected a whole number, at least {LEAST_MAX_KEYS}")
+            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
         self._stripes = Stripes(max_keys)
         self._stripes.kinds[RECORD] = Records()
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
-        self._lock = Lock()  # protects the making of families
+        self._lock = self._stripes.lock  # protects the making of families
+        self._serials = count(1)
 
     @property
     def counters(self) -> int:
@@ -160,11 +162,13 @@ class MemoryStore:
             try:
                 slot = prefix + key  # type: ignore[operator]
             except TypeError:  # a tuple, or no key at all
+                key = check_key(key)
                 slot = family.slot(key)
             stripe = stripes[hash(slot) & MASK]
             lock = stripe.lock
-            # An RLock knows its owner, so taking it within the try is safe even if an exception comes from outside
-            # (Ctrl-C) between any two steps. That costs half of a with statement; see `python -m bench locks`.
+            # An RLock knows its owner, so an exception from outside (Ctrl-C) between any two steps leaves nothing
+            # locked, and is not masked by a release of what was never taken. That costs half of a with statement; see
+            # `python -m bench locks`.
             try:
                 lock.acquire()
                 state = stripe.young.get(slot)
@@ -173,8 +177,11 @@ class MemoryStore:
                 answer, after = decide(state, cost, now)
                 if after is not state:
                     stripe.young[slot] = after
-            finally:
                 lock.release()
+            except BaseException:
+                if lock._is_owned():  # type: ignore[attr-defined]
+                    lock.release()
+                raise
             return Verdict((answer, now, key, quota, cost, ()))
 
         return ask
@@ -194,8 +201,7 @@ class MemoryStore:
                 stripe = stripes[hash(slot) & MASK]
                 held.append(stripe)
                 counters.append((bound, stripe, slot))
-            with Locked(held):
-                return Verdict.of(decide(asks, counters, now))
+            return holding(held, lambda: Verdict.of(decide(asks, counters, now)))
 
         return ask
 
@@ -217,22 +223,36 @@ class MemoryStore:
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
         asks, dry, request_id = op
         counters = [self._counter(ask.key, ask.quota) for ask in asks]
-        home, first = counters[0][1], counters[0][2]
-        with Locked([stripe for _, stripe, _ in counters]):
-            if dry:
-                return Verdict.of(tuple(_peek(ask, c, now) for ask, c in zip(asks, counters, strict=True)))
-            if request_id is None:
-                return Verdict.of(self._decide(asks, counters, now))
-            name = f"{RECORD}:{request_id.hex()}:{first}"  # lives beside the first counter, under the same lock
+        stripes = [stripe for _, stripe, _ in counters]
+        if request_id is not None:
+            return self._acquire_once(asks, counters, stripes, request_id, now)
+        if dry:
+            return holding(
+                stripes, lambda: Verdict.of(tuple([_peek(a, c, now) for a, c in zip(asks, counters, strict=True)]))
+            )
+        return holding(stripes, lambda: Verdict.of(self._decide(asks, counters, now)))
+
+    def _acquire_once(
+        self, asks: Sequence[Ask], counters: Sequence[Counter], stripes: list[Stripe], request_id: bytes, now: Micros
+    ) -> Verdict:
+        """Decide on a request with an id, unless it was admitted before: then answer as then."""
+        name = f"{RECORD}:{request_id.hex()}:{''.join([f'{len(slot)}:{slot}' for _, _, slot in counters])}"
+        home = self._stripes.of(name)
+
+        def once() -> Verdict:
             record = home.find(name)
             if record is not None and record.expires_at > now and self._still_held(record.verdict, counters, now):
                 return cast("Verdict", record.verdict)
-            verdict = Verdict.of(self._decide(asks, counters, now), f"{name}@{now}")
+            serial = next(self._serials)
+            verdict = Verdict.of(self._decide(asks, counters, now), f"{name}@{serial}")
             if verdict.allowed:
                 lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
                 home.forget(name)
-                self._stripes.add(home, name, Record(now + lasts, verdict, max(ask.cost for ask in asks)), now)
+                record = Record(serial, now + lasts, verdict, max(ask.cost for ask in asks))
+                self._stripes.add(home, name, record, now)
             return verdict
+
+        return holding([home, *stripes], once)
 
     def _still_held(self, verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
         """Whether the places that came with a verdict are, so that it may be given again."""
@@ -252,6 +272,7 @@ class MemoryStore:
             steps.append((answer, state, after))
             if not answer[0] and not advisory:
                 passes = False
+        slots = [slot for _, _, slot in counters]  # making room for one must not cost another
         decisions = []
         for ask, counter, (answer, state, after) in zip(asks, counters, steps, strict=True):
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
@@ -259,9 +280,9 @@ class MemoryStore:
                 continue
             decisions.append(Decision((answer, now, *ask)))
             if state is None and after is not None:
-                self._stripes.add(counter[1], counter[2], after, now)
+                self._stripes.add(counter[1], counter[2], after, now, slots)
             elif after is not state:
-                counter[1].young[counter[2]] = after
+                counter[1].write(counter[2], after)
         return tuple(decisions)
 
     # Amend: change what a receipt was charged
@@ -271,39 +292,44 @@ class MemoryStore:
         counters = [self._counter(charge.key, charge.quota) for charge in charges]
         stripes = [stripe for _, stripe, _ in counters]
         if name is None:
-            with Locked(stripes):
-                return self._amend_charges(op.verb, op.receipt.portion(op.units), counters, now)
-        name, _, at = name.rpartition("@")
-        home = self._stripes.of(name.split(":", 2)[2])
-        with Locked(stripes if home in stripes else [home, *stripes]):
+            portion = op.receipt.portion(op.units)
+            return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
+        name, _, serial = name.rpartition("@")
+        home = self._stripes.of(name)
+
+        def amend() -> Amended:
             record = home.find(name)
-            if record is None or record.expires_at <= now or record.verdict.at_us != int(at):
+            if record is None or record.expires_at <= now or record.serial != int(serial):
                 return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
             changed, amended = self._amend_record(op, record, counters, now)
             if changed is None:
                 home.forget(name)
             else:
-                home.young[name] = changed
+                home.write(name, changed)
             return amended
+
+        return holding([home, *stripes], amend)
 
     def _amend_record(
         self, op: Amend, record: Record, counters: list[Counter], now: Micros
     ) -> tuple[Record | None, Amended]:
         """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
         charges = op.receipt.charges
-        expires_at, verdict, cost, settled = record
+        serial, expires_at, verdict, cost, settled = record
         if op.verb == "settle":
             if settled:
                 return record, Amended((0,) * len(charges))
             units = cast("int", op.units)
-            return Record(expires_at, verdict, units, settled=True), self._settle(cost - units, charges, counters, now)
+            amended = self._settle(cost - units, charges, counters, now)
+            return Record(serial, expires_at, verdict, units, settled=True), amended
         if op.verb == "refund":
             units = cost if op.units is None else min(op.units, cost)
-            left = None if units == cost else Record(expires_at, verdict, cost - units, settled)
-            return left, self._amend_charges("refund", op.receipt.portion(units), counters, now)
+            left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)
+            portion = op.receipt.portion(units, last=left is None)
+            return left, self._amend_charges("refund", portion, counters, now)
         if op.verb == "renew":
             expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
-        return Record(expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
+        return Record(serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
 
     def _amend_charges(
         self, verb: AmendVerb, charges: tuple[Charge, ...], counters: list[Counter], now: Micros
@@ -318,13 +344,13 @@ class MemoryStore:
         if verb == "renew" and bound.renew is not None:
             renewed = bound.renew(state, charge.mark, now)
             if renewed is not None:
-                stripe.young[slot] = renewed
+                stripe.write(slot, renewed)
             return int(renewed is not None)
         back, after = bound.refund(state, charge.cost, charge.mark, now)
         if after is None:
             stripe.forget(slot)
         else:
-            stripe.young[slot] = after
+            stripe.write(slot, after)
         return back
 
     def _settle(self, back: int, charges: tuple[Charge, ...], counters: list[Counter], now: Micros) -> Amended:
@@ -347,7 +373,7 @@ class MemoryStore:
         if state is None:
             self._stripes.add(stripe, slot, after, now)
         else:
-            stripe.young[slot] = after
+            stripe.write(slot, after)
 
     def _reset(self, op: Reset) -> Amended:
         _, stripe, slot = self._counter(op.key, op.quota)
