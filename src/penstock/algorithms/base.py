@@ -58,6 +58,20 @@ class Bound(NamedTuple):
     renew: Renew | None = None
 
 
+def bind_window_end(period: Micros) -> Callable[[Micros], Micros]:
+    """The end of the aligned window around an instant. Within a window it is one object, which all its states share."""
+    latest: Micros = 0
+
+    def window_end(now: Micros) -> Micros:
+        nonlocal latest
+        end = latest
+        if not 0 < end - now <= period:
+            latest = end = now - now % period + period
+        return end
+
+    return window_end
+
+
 def peek_by(decide: Decide) -> Decide:
     """The `peek` that follows from `decide`: ask with the cost and without, keep nothing."""
 

@@ -1,65 +1,108 @@
-"""What token bucket and GCRA share: the arithmetic of a bucket that is owed units and paid back by time.
+"""The bucket behind token bucket, GCRA and leaky bucket: units are owed to it, and time pays them back.
 
-Everything is scaled by the period: one unit is `period`, and a microsecond pays back `limit`, so the rational refill
-interval period/limit never has to be rounded. `full`, burst · period, is the most that can be owed.
+State: (the instant at which nothing will be owed any more, in ticks; units per period). The rate stands beside the
+instant because what is owed must be told from it after a change of `limit`.
 
-The two algorithms differ in what they remember, and so in what they do while time runs backwards: a token bucket stands
-still; GCRA's arrival time comes no nearer. Each reads and admits in its own way, because that is the hot path; what
-happens less often is here, in terms of two functions of theirs: `level(state, now)` reads (owed, the instant at which
-that holds), and `keep(owed, at)` writes.
+A tick is the largest share of a microsecond in which everything is whole: with g = gcd(limit, period) a unit is
+period/g ticks and a microsecond pays back limit/g, so the rational interval period/limit never has to be rounded, and
+numbers stay small. Only a change of `limit`, and so of the tick, rounds what is owed up to the next whole one: less
+than a microsecond's worth.
+
+While time runs backwards the instant comes no nearer: more is owed, never less. More than all of the bucket cannot be
+owed; a state that says so is left from a larger burst or a clock that was stepped, and is pulled back to full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from math import gcd
 
-from penstock.algorithms.base import Force, Refund, State
+from penstock.algorithms.base import Bound, State, Step, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED, Answer
 from penstock.quota import Quota
 
-Level: TypeAlias = Callable[[State, Micros], tuple[int, Micros]]
-Keep: TypeAlias = Callable[[int, Micros], State]
-Refusal: TypeAlias = Callable[[int, int, Micros], Answer]
 
+class Bucket:
+    """A bucket bound to a quota: what happens less often than a decision. `unit`, `pace` and `full` are in ticks."""
 
-def bind_refusal(quota: Quota) -> Refusal:
-    """How a bucket says no: to `cost`, when `owed` units are owed as of `lag` microseconds from now."""
-    limit, period = quota.limit, quota.period_us
-    full = quota.capacity * period
+    def __init__(self, quota: Quota) -> None:
+        self.limit, self.period = quota.limit, quota.period_us
+        self.share = gcd(self.limit, self.period)
+        self.unit = self.period // self.share
+        self.pace = self.limit // self.share
+        self.full = quota.capacity * self.unit
 
-    def refusal(owed: int, cost: int, lag: Micros) -> Answer:
-        room = full - owed
-        remaining = room // period
-        retry_after = until_more = lag - ((room - cost * period) // limit)
+    def owed(self, state: State, now: Micros) -> int:
+        """What is owed to the bucket now; all of it at most."""
+        if state is None:
+            return 0
+        paid_at, rate = state
+        if rate == self.limit:
+            owed = paid_at - now * self.pace
+        else:
+            share = gcd(rate, self.period)
+            owed = -((now * (rate // share) - paid_at) * share // self.share)
+        return int(min(max(owed, 0), self.full))
+
+    def keep(self, owed: int, now: Micros) -> State:
+        return now * self.pace + owed, self.limit
+
+    def refusal(self, state: State, cost: int, now: Micros) -> Step:
+        """How a bucket says no to `cost`, and what it keeps.
+
+        What was pulled back, or is paid back at another rate from now on, must be kept so for the answer to hold.
+        """
+        unit, pace = self.unit, self.pace
+        owed = self.owed(state, now)
+        room = self.full - owed
+        remaining = room // unit
+        retry_after = until_more = -((room - cost * unit) // pace)
         if cost != remaining + 1:
-            until_more = lag - ((room - (remaining + 1) * period) // limit)
-        return False, remaining, retry_after, lag - (-owed // limit), until_more, 0, NOT_CHARGED
+            until_more = -((room - (remaining + 1) * unit) // pace)
+        answer: Answer = (False, remaining, retry_after, -(-owed // pace), until_more, 0, NOT_CHARGED)
+        return answer, self.keep(owed, now) if not room or state[1] != self.limit else state
 
-    return refusal
+    def force(self, state: State, cost: int, now: Micros) -> State:
+        """Charge whether it fits or not; a bucket cannot be owed more than all of itself."""
+        return self.keep(min(self.owed(state, now) + cost * self.unit, self.full), now)
 
-
-def bind_force(quota: Quota, level: Level, keep: Keep) -> Force:
-    """Charge whether it fits or not; a bucket cannot owe more than all of itself."""
-    period = quota.period_us
-    full = quota.capacity * period
-
-    def force(state: State, cost: int, now: Micros) -> State:
-        owed, at = (0, now) if state is None else level(state, now)
-        return keep(min(owed + cost * period, full), at)
-
-    return force
-
-
-def bind_refund(quota: Quota, level: Level, keep: Keep) -> Refund:
-    """Give back what time has not paid back yet; a later charge may stand where the rest was."""
-    limit, period = quota.limit, quota.period_us
-
-    def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        owed, at = level(state, now)
-        unpaid = units * period - max(at - mark, 0) * limit
+    def refund(self, state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
+        """Give back what time has not paid back yet; a later charge may stand where the rest was."""
+        owed = self.owed(state, now)
+        unpaid = units * self.unit - max(now - mark, 0) * self.pace
         back = max(min(unpaid, owed), 0)
-        return -(-back // period), keep(owed - back, at)
+        return -(-back // self.unit), self.keep(owed - back, now)
 
-    return refund
+    def expiry(self, state: State) -> Micros:
+        paid_at, rate = state
+        paid: Micros = -(-paid_at // (rate // gcd(rate, self.period)))
+        return paid
+
+
+def bind(quota: Quota) -> Bound:
+    """A bucket that answers yes or no."""
+    bucket = Bucket(quota)
+    limit, unit, pace, full = bucket.limit, bucket.unit, bucket.pace, bucket.full
+    owed_to, refusal = bucket.owed, bucket.refusal
+
+    def decide(state: State, cost: int, now: Micros) -> Step:
+        ticks = now if pace == 1 else now * pace
+        paid_at, rate = state or (0, limit)
+        owed = paid_at - ticks if rate == limit else owed_to(state, now)
+        if owed < 0:
+            owed = 0
+        room = full - owed - cost * unit
+        if room < 0:
+            if cost != 1 or owed >= full or rate != limit:
+                return refusal(state, cost, now)
+            wait = -(room // pace)  # a lone unit is refused only when there is none, so it waits for any
+            return (False, 0, wait, -(-owed // pace), wait, 0, NOT_CHARGED), state
+        if room == full:
+            return (True, quota.capacity, 0, 0, 0, 0, now), state
+        total = full - room
+        until_full, until_more = total, unit - room % unit
+        if pace != 1:
+            until_full, until_more = -(-until_full // pace), -(-until_more // pace)
+        return (True, room // unit, 0, until_full, until_more, 0, now), (ticks + total, limit)
+
+    return Bound(decide, peek_by(decide), bucket.force, bucket.refund, bucket.expiry)

@@ -6,7 +6,7 @@ State: (end of the window, units used). The cheapest of all; choose it where a b
 
 from __future__ import annotations
 
-from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, bind_window_end, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED
 from penstock.quota import Quota
@@ -14,6 +14,7 @@ from penstock.quota import Quota
 
 def bind(quota: Quota) -> Bound:
     limit, period = quota.limit, quota.period_us
+    window_end = bind_window_end(period)
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         end, used = state or (0, 0)
@@ -30,10 +31,10 @@ def bind(quota: Quota) -> Bound:
     def turned(end: Micros, used: int, now: Micros) -> tuple[Micros, int]:
         """The window that counts now, and what was used in it, if the state's window does not hold now."""
         if end <= now:
-            return now - now % period + period, 0
+            return window_end(now), 0
         if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up
             return end, used
-        return now - now % period + period, used  # the clock was stepped back
+        return window_end(now), used  # the clock was stepped back
 
     def current(state: State, now: Micros) -> tuple[Micros, int]:
         end, used = state or (0, 0)

@@ -1,9 +1,11 @@
 """Rolling window: an exact log of admissions.
 
 Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key.
-State: (times, totals, first, last, base). `times` and `totals` are parallel lists with an entry per admission: when,
-and how many units had been charged up to and with it. Entries first to last-1 are live; `base` is the total before
-`first`. Totals only grow, so units used are a difference and every search is a bisection.
+State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
+three. A single entry needs no log; otherwise it is (times, totals, first, last): parallel lists with an entry per
+admission, when it was and how many units had been charged up to and with it. Entries first to last-1 are live. Totals
+only grow, so units used are a difference and every search is a bisection. As long as every entry cost one unit, totals
+would say 1, 2, 3, …, and are left out.
 
 The lists are shared between a state and its successors. An admission appends past `last`, where no earlier state
 looks, so the state that was passed in stays true; if its successor is dropped, the next admission cuts the tail off.
@@ -12,7 +14,7 @@ looks, so the state that was passed in stays true; if its successor is dropped, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from penstock.algorithms.base import Bound, State, Step, peek_by
@@ -20,7 +22,7 @@ from penstock.clock import Micros
 from penstock.model import NOT_CHARGED
 from penstock.quota import Quota
 
-Log: TypeAlias = tuple[list[Micros], list[int], int, int, int]
+Log: TypeAlias = tuple[list[Micros], list[int] | None, int, int]
 
 
 def bind(quota: Quota) -> Bound:
@@ -28,82 +30,132 @@ def bind(quota: Quota) -> Bound:
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         if state is None:
-            times, totals, first, last, base, at = [], [], 0, 0, 0, now
-        else:
-            times, totals, first, last, base = state
-            at = now
-            if times[first] <= now - period or times[last - 1] > now:
-                (times, totals, first, last, base), at = live(state, now)
-        total = totals[last - 1] if last else base
-        used = total - base
-        leaves = period - now
+            return first(cost, now)
+        kept, at = state, now
+        used, oldest, newest, log = state
+        until_oldest = oldest + period - now
+        if until_oldest <= 0 or newest > now:
+            kept, at = live(state, now)
+            if kept is None:
+                return first(cost, at)
+            used, oldest, newest, log = kept
+            until_oldest = oldest + period - now
         if used + cost <= limit:
-            until_oldest = (times[first] if first < last else at) + leaves if used + cost else 0
-            after = append((times, totals, first, last, base), at, cost) if cost else state
+            after = (used + cost, oldest, at, append(used, oldest, log, at, cost)) if cost else state
             return (True, limit - used - cost, 0, until_oldest, until_oldest, 0, at), after
-        until_oldest = times[first] + leaves
-        retry_after = until(total + cost - limit, times, totals, first, last) + leaves
-        until_more = until_oldest if used <= limit else until(total + 1 - limit, times, totals, first, last) + leaves
+        if used == limit and cost == 1:  # the oldest entry makes room
+            return (False, 0, until_oldest, until_oldest, until_oldest, 0, NOT_CHARGED), kept
+        retry_after = until(used + cost - limit, used, oldest, log) + period - now
+        until_more = until(used + 1 - limit, used, oldest, log) + period - now if used > limit else until_oldest
         left = limit - used if used < limit else 0
-        kept = state if times is state[0] else (times, totals, first, last, base)  # what was pulled back stays so
         return (False, left, retry_after, until_oldest, until_more, 0, NOT_CHARGED), kept
 
-    def live(state: State, now: Micros) -> tuple[Log, Micros]:
-        """The log without what has left the window, and the instant at which that is so."""
+    def first(cost: int, at: Micros) -> Step:
+        """The answer when nothing is in the log."""
+        left = period if cost else 0
+        return (True, limit - cost, 0, left, left, 0, at), (cost, at, at, None) if cost else None
+
+    def live(state: State, now: Micros) -> tuple[State, Micros]:
+        """The state without what has left the window, and the instant at which that is so."""
         if state is None:
-            return ([], [], 0, 0, 0), now
-        times, totals, first, last, base = state
-        at, newest = now, times[last - 1]
+            return None, now
+        _, oldest, newest, log = state
+        at = now
         if newest > now:
             if newest - now <= period:  # time went back: stand still until it has caught up
                 at = newest
             else:  # the clock was stepped: what lies ahead of now happens now
-                times, totals = [min(time, now) for time in times[first:last]], totals[first:last]
-                first, last = 0, len(times)
-        gone = bisect_right(times, at - period, first, last)
-        return (times, totals, gone, last, totals[gone - 1] if gone > first else base), at
+                times, totals = entries(state)
+                state = _, oldest, newest, log = rebuilt([min(time, now) for time in times], totals)
+        if oldest > at - period:
+            return state, at
+        if newest <= at - period:
+            return None, at
+        return since(bisect_right(log[0], at - period, log[2], log[3]), newest, log), at
 
     def force(state: State, cost: int, now: Micros) -> State:
-        log, at = live(state, now)
-        times, totals, first, last, base = append(log, at, cost)
-        enough = bisect_right(totals, totals[last - 1] - limit, first, last)  # the newest `limit` units decide all
-        return times, totals, enough, last, totals[enough - 1] if enough > first else base
+        kept, at = live(state, now)
+        if kept is None:
+            return cost, at, at, None
+        used, oldest, _, log = kept
+        log = append(used, oldest, log, at, cost)
+        total = used + cost
+        enough = reaching(total - limit + 1, total, log) if total > limit else log[2]  # the newest units decide all
+        return since(enough, at, log) if enough > log[2] else (total, oldest, at, log)
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        (times, totals, first, last, base), _ = live(state, now)
-        costs = [later - earlier for earlier, later in pairwise((base, *totals[first:last]))]
+        kept, _ = live(state, now)
+        if kept is None:
+            return 0, None
+        times, totals = entries(kept)
+        costs = [later - earlier for earlier, later in pairwise((0, *totals))]
         back = 0
-        for entry in range(bisect_left(times, mark, first, last), bisect_right(times, mark, first, last)):
-            given = min(costs[entry - first], units - back)
-            costs[entry - first] -= given
+        for entry in range(bisect_left(times, mark), bisect_right(times, mark)):
+            given = min(costs[entry], units - back)
+            costs[entry] -= given
             back += given
-        log: Log = ([], [], 0, 0, base)
-        for time, cost in zip(times[first:last], costs, strict=True):
-            if cost:
-                log = append(log, time, cost)
-        return back, log if log[0] else None
+        left = [(time, cost) for time, cost in zip(times, costs, strict=True) if cost]
+        return back, rebuilt([time for time, _ in left], list(accumulate(cost for _, cost in left)))
 
     def expiry(state: State) -> Micros:
-        times, _, _, last, _ = state
-        newest: Micros = times[last - 1]
+        newest: Micros = state[2]
         return newest + period
 
     return Bound(decide, peek_by(decide), force, refund, expiry)
 
 
-def until(total: int, times: list[Micros], totals: list[int], first: int, last: int) -> Micros:
-    """When the entry was made with which the log reached `total`."""
-    return times[first] if totals[first] >= total else times[bisect_left(totals, total, first, last)]
+def until(units: int, used: int, oldest: Micros, log: Log | None) -> Micros:
+    """When the entry was made with whose leaving at least `units` will have left."""
+    return oldest if log is None else log[0][reaching(units, used, log)]
 
 
-def append(log: Log, at: Micros, cost: int) -> Log:
-    times, totals, first, last, base = log
-    total = (totals[last - 1] if last else base) + cost
+def reaching(units: int, used: int, log: Log) -> int:
+    """Which entry is the first with which at least `units` of the `used` ones had been charged."""
+    _, totals, first, last = log
+    if totals is None:
+        return first + units - 1
+    return bisect_left(totals, totals[last - 1] - used + units, first, last)
+
+
+def since(first: int, newest: Micros, log: Log) -> State:
+    """The state in which only the entries from `first` on are live; there was one before."""
+    times, totals, _, last = log
+    used = last - first if totals is None else totals[last - 1] - totals[first - 1]
+    return used, times[first], newest, (times, totals, first, last)
+
+
+def append(used: int, oldest: Micros, log: Log | None, at: Micros, cost: int) -> Log:
+    """The log with an entry more."""
+    if log is None:
+        return [oldest, at], None if used == cost == 1 else [used, used + cost], 0, 2
+    times, totals, first, last = log
     if first * 2 > last:  # more dead than alive: copying costs no more than what died since the last copy
-        times, totals = times[first:last], totals[first:last]
+        times, totals = times[first:last], totals and totals[first:last]
         first, last = 0, last - first
     elif len(times) > last:
-        del times[last:], totals[last:]
+        del times[last:]
+        if totals:
+            del totals[last:]
     times.append(at)
-    totals.append(total)
-    return times, totals, first, last + 1, base
+    if totals:
+        totals.append(totals[-1] + cost)
+    elif cost != 1:
+        totals = [*range(1, last + 1), last + cost]
+    return times, totals, first, last + 1
+
+
+def entries(state: State) -> tuple[list[Micros], list[int]]:
+    """When each live entry was made, and the units used up to and with it."""
+    used, oldest, _, log = state
+    if log is None:
+        return [oldest], [used]
+    times, totals, first, last = log
+    if totals is None:
+        return times[first:last], list(range(1, used + 1))
+    base = totals[last - 1] - used
+    return times[first:last], [total - base for total in totals[first:last]]
+
+
+def rebuilt(times: list[Micros], totals: list[int]) -> State:
+    """The state with these entries; None if there are none."""
+    return (totals[-1], times[0], times[-1], (times, totals, 0, len(times))) if times else None

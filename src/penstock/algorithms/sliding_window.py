@@ -11,7 +11,7 @@ in doubles can agree to the last unit.
 
 from __future__ import annotations
 
-from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, bind_window_end, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED
 from penstock.quota import Quota
@@ -21,6 +21,9 @@ def bind(quota: Quota) -> Bound:
     limit, period = quota.limit, quota.period_us
     tick = -(-period >> 20)
     ticks = -(-period // tick)
+
+    lone = min(-(-ticks // limit) * tick, period)  # from the end of a full window until one unit of it is free again
+    window_end = bind_window_end(period)
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         end, current, previous = state or (0, 0, 0)
@@ -35,21 +38,26 @@ def bind(quota: Quota) -> Bound:
         if cost <= free:
             current += cost
             free -= cost
-            until_more = until(free + 1, current, previous, end) - now if current or previous else 0
+            if previous:
+                until_more = until(free + 1, current, previous, end) - now
+            else:  # a unit is free again once so much of this window has left the period
+                share = -(-ticks // current) * tick if current else 0
+                until_more = until_end + (share if share < period else period) if share else 0
             return (True, free, 0, until_end, until_more, 0, end), (end, current, previous)
+        kept = state if state[0] == end else (end, current, previous)  # pulled back once, or it lies ahead for ever
+        if cost == 1 and current == limit:
+            wait = until_end + lone
+            return (False, 0, wait, until_end, wait, 0, NOT_CHARGED), kept
         if free < 0:
             free = 0
         retry_after = until_more = until(cost, current, previous, end) - now
         if cost != free + 1:
             until_more = until(free + 1, current, previous, end) - now
-        kept = (
-            state if state[0] == end else (end, current, previous)
-        )  # pulled back once, or it would lie ahead for ever
         return (False, free, retry_after, until_end, until_more, 0, NOT_CHARGED), kept
 
     def turned(end: Micros, current: int, previous: int, now: Micros) -> tuple[Micros, int, int]:
         """The window that counts now, and the units in it and before it, if the state's window does not hold now."""
-        end_now = now - now % period + period
+        end_now = window_end(now)
         if end <= now:
             return end_now, 0, current if end == end_now - period else 0
         if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 from penstock import algorithms
 from penstock.algorithms import Bound
@@ -39,25 +39,24 @@ from penstock.model import (
 )
 from penstock.quota import CONCURRENCY, Identity, Quota
 from penstock.stores.base import DirectAsk
-from penstock.stores.stripes import MASK, STRIPES, Stripe, Stripes, holding
+from penstock.stores.stripes import MASK, STRIPES, Kind, Stripe, Stripes, holding
 
 DEFAULT_MAX_KEYS = 1_000_000
 LEAST_MAX_KEYS = 16 * STRIPES
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 MAX_BOUND = 4_096
-RECORD = "#"
 
 _ONE = 1
 
 
-class Family:
+class Family(Kind):
     """All counters of one identity: same algorithm, period and name, whatever the key and the amount."""
 
-    __slots__ = ("bounds", "latest", "prefix", "prefix_of_parts", "quota")
+    __slots__ = ("bounds", "latest", "number", "quota")
 
-    def __init__(self, number: int, quota: Quota) -> None:
-        self.prefix = f"{number}:"
-        self.prefix_of_parts = f"{number}+:"
+    def __init__(self, stripes: Stripes, number: int, quota: Quota) -> None:
+        super().__init__(stripes)
+        self.number = number
         self.bounds: dict[Quota, Bound] = {}
         self.quota = quota
         self.latest = self.bind(quota)
@@ -70,13 +69,6 @@ class Family:
             bound = self.bounds[quota] = algorithms.bind(quota)
             self.latest, self.quota = bound, quota
         return bound
-
-    def slot(self, key: Key) -> str:
-        """Where the counter of `key` lives. Injective: parts carry their lengths, and lone texts another prefix."""
-        key = check_key(key)
-        if isinstance(key, str):
-            return self.prefix + key
-        return self.prefix_of_parts + "".join(f"{len(part)}:{part}" for part in key)
 
     def expiry(self, state: State) -> Micros:
         return self.latest.expiry(state)
@@ -97,8 +89,10 @@ class Record(NamedTuple):
     settled: bool = False
 
 
-class Records:
+class Records(Kind):
     """The kind of all records: they make way before any counter that was used, the youngest first."""
+
+    __slots__ = ()
 
     def expiry(self, record: Record) -> Micros:
         return record.expires_at
@@ -107,8 +101,13 @@ class Records:
         return 0.0, float(now - record.expires_at)
 
 
-Counter: TypeAlias = tuple[Bound, Stripe, str]
-"""What decides on a counter, and where it is."""
+class Counter(NamedTuple):
+    """What decides on a counter, and where it is."""
+
+    bound: Bound
+    family: Family
+    stripe: Stripe
+    key: Key
 
 
 class MemoryStore:
@@ -123,7 +122,7 @@ class MemoryStore:
             raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
         self._stripes = Stripes(max_keys)
-        self._stripes.kinds[RECORD] = Records()
+        self._records = Records(self._stripes)
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
         self._lock = self._stripes.lock  # protects the making of families
@@ -152,66 +151,69 @@ class MemoryStore:
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
-        prefix, stripes = family.prefix, self._stripes.all
-        decide, newcomer = family.bind(quota).decide, self._newcomer
+        shelves, decide, newcomer = family.shelves, family.bind(quota).decide, self._newcomer
         charged = partial(_charged, quota)
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             if cost is not _ONE:  # 1 always fits; anything else is looked at, True and 1.0 included
                 cost = charged(cost)
             try:
-                slot = prefix + key  # type: ignore[operator]
-            except TypeError:  # a tuple, or no key at all
-                key = check_key(key)
-                slot = family.slot(key)
-            stripe = stripes[hash(slot) & MASK]
-            lock = stripe.lock
+                shelf = shelves[hash(key) & MASK]
+            except TypeError:  # no key at all, or something unhashable within one
+                shelf = shelves[hash(check_key(key)) & MASK]
             # An RLock knows its owner, so an exception from outside (Ctrl-C) between any two steps leaves nothing
             # locked, and is not masked by a release of what was never taken. That costs half of a with statement; see
             # `python -m bench locks`.
             try:
-                lock.acquire()
-                state = stripe.young.get(slot)
-                if state is None:
-                    state = newcomer(stripe, slot, key, now)
+                shelf.acquire()
+                young = shelf.young
+                try:
+                    state = young[key]
+                except KeyError:
+                    if check_key(key) is not key:  # ("a",) is the same as "a"
+                        shelf.release()
+                        return ask(key[0], cost, now)
+                    state, young = newcomer(family, key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
-                    stripe.young[slot] = after
-                lock.release()
+                    young[key] = after
+                shelf.release()
             except BaseException:
-                if lock._is_owned():  # type: ignore[attr-defined]
-                    lock.release()
+                if shelf.is_owned():
+                    shelf.release()
                 raise
             return Verdict((answer, now, key, quota, cost, ()))
 
         return ask
 
+    def _newcomer(self, family: Family, key: Key, now: Micros) -> tuple[State, dict[Key, State]]:
+        """The state of a counter that is not in the young generation, and the one where it is now to be kept.
+
+        If nobody has it, room is made, and it counts as kept; the caller will do so, as the first ask is never refused.
+        """
+        stripe = self._stripes.of(key)
+        state = stripe.find(family, key)
+        if state is None:
+            self._stripes.make_room(stripe, family, now)
+            stripe.count += 1
+        return state, stripe.shelf(family, now).young
+
     def _bind_all(self, quotas: tuple[Quota, ...]) -> DirectAsk:
+        """As above for several quotas: all counters of one key are in one stripe."""
         families = [(quota, self._family(quota), self._family(quota).bind(quota)) for quota in quotas]
         stripes, decide = self._stripes.all, self._decide
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             key = check_key(key)
-            asks: list[Ask] = []
-            counters: list[Counter] = []
-            held: list[Stripe] = []
-            for quota, family, bound in families:
-                asks.append(new(Ask, (key, quota, 1 if cost is _ONE else _charged(quota, cost), False)))
-                slot = family.slot(key)
-                stripe = stripes[hash(slot) & MASK]
-                held.append(stripe)
-                counters.append((bound, stripe, slot))
-            return holding(held, lambda: Verdict.of(decide(asks, counters, now)))
+            stripe = stripes[hash(key) & MASK]
+            asks = [
+                new(Ask, (key, quota, 1 if cost is _ONE else _charged(quota, cost), False)) for quota, _, _ in families
+            ]
+            counters = [new(Counter, (bound, family, stripe, key)) for _, family, bound in families]
+            with stripe.lock:
+                return Verdict.of(decide(asks, counters, now))
 
         return ask
-
-    def _newcomer(self, stripe: Stripe, slot: str, key: Key, now: Micros) -> State:
-        """The state of a counter that the young generation does not have; room is made for it if nobody has it."""
-        state = stripe.find(slot)
-        if state is None:
-            check_key(key)
-            self._stripes.make_room(stripe, now)
-        return state
 
     def _run(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
@@ -223,7 +225,7 @@ class MemoryStore:
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
         asks, dry, request_id = op
         counters = [self._counter(ask.key, ask.quota) for ask in asks]
-        stripes = [stripe for _, stripe, _ in counters]
+        stripes = [counter.stripe for counter in counters]
         if request_id is not None:
             return self._acquire_once(asks, counters, stripes, request_id, now)
         if dry:
@@ -236,29 +238,29 @@ class MemoryStore:
         self, asks: Sequence[Ask], counters: Sequence[Counter], stripes: list[Stripe], request_id: bytes, now: Micros
     ) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
-        name = f"{RECORD}:{request_id.hex()}:{''.join([f'{len(slot)}:{slot}' for _, _, slot in counters])}"
-        home = self._stripes.of(name)
+        name = f"{request_id.hex()}:{''.join([_written(counter) for counter in counters])}"
+        home, records = self._stripes.of(name), self._records  # not beside the key: it may have many
 
         def once() -> Verdict:
-            record = home.find(name)
+            record = home.find(records, name)
             if record is not None and record.expires_at > now and self._still_held(record.verdict, counters, now):
                 return cast("Verdict", record.verdict)
             serial = next(self._serials)
             verdict = Verdict.of(self._decide(asks, counters, now), f"{name}@{serial}")
             if verdict.allowed:
                 lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
-                home.forget(name)
+                home.forget(records, name)
                 record = Record(serial, now + lasts, verdict, max(ask.cost for ask in asks))
-                self._stripes.add(home, name, record, now)
+                self._stripes.add(home, records, name, record, now)
             return verdict
 
         return holding([home, *stripes], once)
 
     def _still_held(self, verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
         """Whether the places that came with a verdict are, so that it may be given again."""
-        for decision, (bound, stripe, slot) in zip(verdict.decisions, counters, strict=False):
+        for decision, (bound, family, stripe, key) in zip(verdict.decisions, counters, strict=False):
             if bound.renew is not None:
-                state = stripe.find(slot)
+                state = stripe.find(family, key)
                 if state is None or bound.renew(state, decision.mark, now) is None:
                     return False
         return True
@@ -266,13 +268,13 @@ class MemoryStore:
     def _decide(self, asks: Sequence[Ask], counters: Sequence[Counter], now: Micros) -> tuple[Decision, ...]:
         steps = []
         passes = True
-        for (_, _, cost, advisory), (bound, stripe, slot) in zip(asks, counters, strict=True):
-            state = stripe.find(slot)
+        for (_, _, cost, advisory), (bound, family, stripe, key) in zip(asks, counters, strict=True):
+            state = stripe.find(family, key)
             answer, after = bound.decide(state, cost, now)
             steps.append((answer, state, after))
             if not answer[0] and not advisory:
                 passes = False
-        slots = [slot for _, _, slot in counters]  # making room for one must not cost another
+        keys = [counter.key for counter in counters]  # making room for one must not cost another
         decisions = []
         for ask, counter, (answer, state, after) in zip(asks, counters, steps, strict=True):
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
@@ -280,9 +282,9 @@ class MemoryStore:
                 continue
             decisions.append(Decision((answer, now, *ask)))
             if state is None and after is not None:
-                self._stripes.add(counter[1], counter[2], after, now, slots)
+                self._stripes.add(counter.stripe, counter.family, counter.key, after, now, keys)
             elif after is not state:
-                counter[1].write(counter[2], after)
+                counter.stripe.write(counter.family, counter.key, after)
         return tuple(decisions)
 
     # Amend: change what a receipt was charged
@@ -290,22 +292,22 @@ class MemoryStore:
     def _amend(self, op: Amend, now: Micros) -> Amended:
         charges, name = op.receipt
         counters = [self._counter(charge.key, charge.quota) for charge in charges]
-        stripes = [stripe for _, stripe, _ in counters]
+        stripes = [counter.stripe for counter in counters]
         if name is None:
             portion = op.receipt.portion(op.units)
             return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
         name, _, serial = name.rpartition("@")
-        home = self._stripes.of(name)
+        home, records = self._stripes.of(name), self._records
 
         def amend() -> Amended:
-            record = home.find(name)
+            record = home.find(records, name)
             if record is None or record.expires_at <= now or record.serial != int(serial):
                 return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
             changed, amended = self._amend_record(op, record, counters, now)
             if changed is None:
-                home.forget(name)
+                home.forget(records, name)
             else:
-                home.write(name, changed)
+                home.write(records, name, changed)
             return amended
 
         return holding([home, *stripes], amend)
@@ -337,20 +339,20 @@ class MemoryStore:
         return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
 
     def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
-        bound, stripe, slot = counter
-        state = stripe.find(slot)
+        bound, family, stripe, key = counter
+        state = stripe.find(family, key)
         if state is None or not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
             return 0
         if verb == "renew" and bound.renew is not None:
             renewed = bound.renew(state, charge.mark, now)
             if renewed is not None:
-                stripe.write(slot, renewed)
+                stripe.write(family, key, renewed)
             return int(renewed is not None)
         back, after = bound.refund(state, charge.cost, charge.mark, now)
         if after is None:
-            stripe.forget(slot)
+            stripe.forget(family, key)
         else:
-            stripe.write(slot, after)
+            stripe.write(family, key, after)
         return back
 
     def _settle(self, back: int, charges: tuple[Charge, ...], counters: list[Counter], now: Micros) -> Amended:
@@ -367,24 +369,23 @@ class MemoryStore:
         return Amended(tuple(each))
 
     def _force(self, counter: Counter, units: int, now: Micros) -> None:
-        bound, stripe, slot = counter
-        state = stripe.find(slot)
+        bound, family, stripe, key = counter
+        state = stripe.find(family, key)
         after = bound.force(state, units, now)
         if state is None:
-            self._stripes.add(stripe, slot, after, now)
+            self._stripes.add(stripe, family, key, after, now)
         else:
-            stripe.write(slot, after)
+            stripe.write(family, key, after)
 
     def _reset(self, op: Reset) -> Amended:
-        _, stripe, slot = self._counter(op.key, op.quota)
+        _, family, stripe, key = self._counter(op.key, op.quota)
         with stripe.lock:
-            stripe.forget(slot)
+            stripe.forget(family, key)
         return Amended()
 
     def _counter(self, key: Key, quota: Quota) -> Counter:
         family = self._family(quota)
-        slot = family.slot(key)
-        return family.bind(quota), self._stripes.of(slot), slot
+        return Counter(family.bind(quota), family, self._stripes.of(key), key)
 
     def _family(self, quota: Quota) -> Family:
         family = self._families.get(quota.identity)
@@ -392,10 +393,7 @@ class MemoryStore:
             with self._lock:
                 family = self._families.get(quota.identity)
                 if family is None:
-                    family = Family(len(self._families), quota)
-                    for prefix in (family.prefix, family.prefix_of_parts):
-                        self._stripes.kinds[prefix[:-1]] = family
-                    self._families[quota.identity] = family
+                    family = self._families[quota.identity] = Family(self._stripes, len(self._families), quota)
         return family
 
 
@@ -405,9 +403,15 @@ def _charged(quota: Quota, cost: int) -> int:
 
 
 def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
-    bound, stripe, slot = counter
-    answer, _ = bound.peek(stripe.find(slot), ask.cost, now)
+    bound, family, stripe, key = counter
+    answer, _ = bound.peek(stripe.find(family, key), ask.cost, now)
     return Decision((answer, now, *ask))
+
+
+def _written(counter: Counter) -> str:
+    """The name of a counter, such that names one after the other still tell which counters they are."""
+    parts = (counter.key,) if isinstance(counter.key, str) else counter.key
+    return f"{counter.family.number}+{len(parts)}+{''.join([f'{len(part)}:{part}' for part in parts])}"
 
 
 class AsyncMemoryStore:

@@ -1,24 +1,28 @@
 """Where the memory store keeps its counters: how many, under which locks, and which to forget when there is no room.
 
-**Stripes.** Entries are spread over 256 stripes by hash, each with a lock of its own; whoever needs several takes their
-locks in order.
+**Stripes.** Keys are spread over 256 stripes by hash, each with a lock of its own; whoever needs several takes their
+locks in order. Whatever is kept for one key is in one stripe, so most requests take a single lock.
 
-**Generations.** A stripe has two: new and touched entries are in the young one; once that fills half the stripe's
-share, or a minute has passed, it becomes the old one. Every newcomer drains a few entries from the old generation:
-expired ones are dropped, the others move to the young. So memory is reclaimed a little at a time by those who need it,
-and no call ever scans.
+**Shelves.** Within a stripe, entries of one kind stand on a shelf of their own, under the key as the caller wrote it:
+finding a counter costs no more than the hash that a text remembers. A kind knows its shelves by the stripe's number.
 
-**When full**, of the latest newcomer and the few entries drained from the old generation the one is forgotten that has
+**Generations.** A shelf has two: new and touched entries are in the young one; once that fills half of what a shelf may
+expect of its stripe, or a minute has passed, it becomes the old one. Every newcomer drains a few entries from an old
+generation, shelf after shelf: expired ones are dropped, the others move to the young. So memory is reclaimed a little at
+a time by those who need it, and no call ever scans.
+
+**When full**, of the latest newcomer and the few entries drained from an old generation the one is forgotten that has
 used the smallest share of its quota, and among equals the youngest.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Hashable, Sequence
 from operator import attrgetter
 from threading import RLock
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from penstock.clock import Micros
@@ -31,102 +35,198 @@ GENERATION: Micros = 60_000_000
 
 MASK = STRIPES - 1
 
+Slot: TypeAlias = Hashable
+"""What names an entry on its shelf: a key, or what else its kind counts by."""
 
-class Kind(Protocol):
-    """What a group of entries has in common: how long they matter, and how much."""
+
+class Kind:
+    """What a group of entries has in common: how long they matter, and how much; and where they are.
+
+    `shelves` has one for every stripe. Where the kind has no entries it is a bare one that all kinds share, which
+    serves to look and to lock, and is never written to.
+    """
+
+    __slots__ = ("shelves",)
+
+    def __init__(self, stripes: Stripes) -> None:
+        self.shelves = [stripe.bare for stripe in stripes.all]
 
     def expiry(self, state: Any) -> Micros:
         """When `state` stops saying anything."""
+        raise NotImplementedError
 
     def weight(self, state: Any, now: Micros) -> tuple[float, float]:
         """How much would be lost with `state`; what weighs least is forgotten first."""
+        raise NotImplementedError
+
+
+class Shelf:
+    """The entries of one kind in one stripe, and the two sides of the stripe's lock."""
+
+    __slots__ = ("acquire", "is_owned", "old", "release", "turned_at", "young")
+
+    def __init__(self, stripe: Stripe, turned_at: Micros) -> None:
+        self.acquire = stripe.lock.acquire
+        self.release = stripe.lock.release
+        self.is_owned: Callable[[], bool] = stripe.lock._is_owned  # type: ignore[attr-defined]
+        self.young: dict[Any, Any] = {}
+        self.old: dict[Any, Any] = {}
+        self.turned_at = turned_at
+
+    def latest(self) -> dict[Any, Any]:
+        """The generation whose last entry is the latest newcomer."""
+        return self.young or self.old
+
+
+class Entry(NamedTuple):
+    """An entry that was taken off its shelf, to be put back or forgotten."""
+
+    kind: Kind
+    slot: Slot
+    state: Any
 
 
 class Stripe:
-    """A share of the entries, and the lock without which nobody looks at them."""
+    """A share of all entries, and the lock without which nobody looks at them."""
 
-    __slots__ = ("lock", "number", "old", "turned_at", "young")
+    __slots__ = ("bare", "count", "lock", "newest", "number", "rota", "shelves")
+
+    newest: Kind  # what the latest newcomer is
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.lock = RLock()
-        self.young: dict[str, Any] = {}
-        self.old: dict[str, Any] = {}
-        self.turned_at: Micros = 0
+        self.shelves: dict[Kind, Shelf] = {}
+        self.rota: deque[Kind] = deque()  # whose shelf to drain next comes first
+        self.count = 0
+        self.bare = Shelf(self, 0)
 
-    def find(self, slot: str) -> Any:
+    def find(self, kind: Kind, slot: Slot) -> Any:
         """The state in `slot`, brought to the young generation; None if there is none."""
-        state = self.young.get(slot)
-        if state is None and (state := self.old.pop(slot, None)) is not None:
-            self.young[slot] = state
+        shelf = kind.shelves[self.number]
+        state = shelf.young.get(slot)
+        if state is None and (state := shelf.old.pop(slot, None)) is not None:
+            shelf.young[slot] = state
         return state
 
-    def write(self, slot: str, state: Any) -> None:
+    def write(self, kind: Kind, slot: Slot, state: Any) -> None:
         """Change what was found. Making room for another may have moved it to the old generation since."""
-        self.old.pop(slot, None)
-        self.young[slot] = state
+        shelf = kind.shelves[self.number]
+        shelf.old.pop(slot, None)
+        shelf.young[slot] = state
 
-    def forget(self, slot: str) -> None:
-        self.young.pop(slot, None)
-        self.old.pop(slot, None)
+    def forget(self, kind: Kind, slot: Slot) -> None:
+        shelf = kind.shelves[self.number]
+        for generation in (shelf.young, shelf.old):
+            if generation.pop(slot, None) is not None:
+                self.count -= 1
 
-    def turn(self, now: Micros) -> None:
+    def shelf(self, kind: Kind, now: Micros) -> Shelf:
+        """The shelf for entries of `kind`, put up if there is none."""
+        shelf = self.shelves.get(kind)
+        if shelf is None:
+            shelf = self.shelves[kind] = kind.shelves[self.number] = Shelf(self, now)
+            self.rota.append(kind)
+        return shelf
+
+    def due(self, now: Micros, enough: int) -> Kind | None:
+        """A kind with old entries to drain: the first of the rota, or the one after it; None if neither has any yet."""
+        for _ in range(min(len(self.rota), 2)):
+            kind = self.rota[0]
+            shelf = self.shelves[kind]
+            if (
+                shelf.young
+                and not shelf.old
+                and (len(shelf.young) >= enough or abs(now - shelf.turned_at) >= GENERATION)
+            ):
+                self._turn(shelf, now)
+            if shelf.old:
+                return kind
+            self.rota.rotate(-1)
+            if not shelf.young:
+                self._take_down(kind)
+        return None
+
+    def entries(self) -> list[Entry]:
+        """Everything in this stripe."""
+        return [
+            Entry(kind, slot, state)
+            for kind, shelf in self.shelves.items()
+            for generation in (shelf.young, shelf.old)
+            for slot, state in generation.items()
+        ]
+
+    def _turn(self, shelf: Shelf, now: Micros) -> None:
         """Let the young generation become the old one, which must have been drained."""
-        self.old, self.young, self.turned_at = self.young, {}, now
+        shelf.old, shelf.young, shelf.turned_at = shelf.young, {}, now
+        # An exception from outside (Ctrl-C) may have come between an entry and its being counted: count afresh.
+        self.count = sum([len(shelf.young) + len(shelf.old) for shelf in self.shelves.values()])
+
+    def _take_down(self, kind: Kind) -> None:
+        """Remove the empty shelf of `kind`, which has just become the last of the rota."""
+        kind.shelves[self.number] = self.bare
+        del self.shelves[kind]
+        self.rota.pop()
 
 
 class Stripes:
-    """All stripes of a store. A slot's name begins with the name of its kind and a colon."""
+    """All stripes of a store."""
 
     def __init__(self, max_entries: int) -> None:
         self.share = max_entries // STRIPES
         self.all = tuple(Stripe(number) for number in range(STRIPES))
-        self.kinds: dict[str, Kind] = {}
         self.lock = RLock()  # for whoever adds a kind; a fork waits for it as for the stripes
         with _fork_lock:  # during a fork nobody makes stripes that it would not know of
             _alive.add(self)
 
     def count(self) -> int:
-        return sum(len(stripe.young) + len(stripe.old) for stripe in self.all)
+        return sum([stripe.count for stripe in self.all])
 
-    def of(self, slot: str) -> Stripe:
+    def of(self, slot: Slot) -> Stripe:
         return self.all[hash(slot) & MASK]
 
-    def add(self, stripe: Stripe, slot: str, state: Any, now: Micros, spared: Container[str] = ()) -> None:
+    def add(
+        self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Container[Slot] = ()
+    ) -> None:
         """Keep `state` in a slot that was empty. The stripe must be locked."""
-        self.make_room(stripe, now, spared)
-        stripe.young[slot] = state
+        self.make_room(stripe, kind, now, spared)
+        stripe.shelf(kind, now).young[slot] = state
+        stripe.count += 1
 
-    def make_room(self, stripe: Stripe, now: Micros, spared: Container[str] = ()) -> None:
-        """Drain a few old entries; afterwards there is room for one more, and none of `spared` is gone."""
-        if not stripe.old and (len(stripe.young) * 2 >= self.share or abs(now - stripe.turned_at) >= GENERATION):
-            stripe.turn(now)
-        excess = len(stripe.young) + len(stripe.old) + 1 - self.share
-        drained = [stripe.young.popitem()] if excess > 0 and stripe.young else []
-        while stripe.old and len(drained) < DRAINED_PER_NEWCOMER:
-            drained.append(stripe.old.popitem())
-        kept = [(slot, state) for slot, state in drained if self._kind(slot).expiry(state) > now]
-        excess -= len(drained) - len(kept)
+    def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Container[Slot] = ()) -> None:
+        """Drain a few old entries; afterwards there is room for one more of `kind`, and nothing in `spared` is gone."""
+        due = stripe.due(now, self.share // (2 * len(stripe.shelves) or 1))
+        drained: list[Entry] = []
+        if stripe.count >= self.share and (latest := stripe.newest.shelves[stripe.number].latest()):
+            drained.append(Entry(stripe.newest, *latest.popitem()))
+        if due is not None:
+            shelf = stripe.shelves[due]
+            while shelf.old and len(drained) < DRAINED_PER_NEWCOMER:
+                drained.append(Entry(due, *shelf.old.popitem()))
+        kept = [entry for entry in drained if entry.kind.expiry(entry.state) > now]
+        stripe.count -= len(drained) - len(kept)
+        excess = stripe.count + 1 - self.share
         if excess > 0:
             kept = self._forget(stripe, kept, excess, now, spared)
-        stripe.young.update(kept)
+        for owner, slot, state in kept:
+            stripe.shelf(owner, now).young[slot] = state
+        stripe.newest = kind
 
     def _forget(
-        self, stripe: Stripe, entries: list[tuple[str, Any]], excess: int, now: Micros, spared: Container[str]
-    ) -> list[tuple[str, Any]]:
+        self, stripe: Stripe, entries: list[Entry], excess: int, now: Micros, spared: Container[Slot]
+    ) -> list[Entry]:
         """`entries` without the `excess` ones that weigh least, looking further if too few of them may go."""
-        forgettable = [entry for entry in entries if entry[0] not in spared]
-        while len(forgettable) < max(excess, 2) and (stripe.old or stripe.young):
-            entry = (stripe.old or stripe.young).popitem()
-            entries.append(entry)
-            if entry[0] not in spared:
-                forgettable.append(entry)
-        forgettable.sort(key=lambda entry: self._kind(entry[0]).weight(entry[1], now))
-        gone = {slot for slot, _ in forgettable[:excess]}
-        return [entry for entry in entries if entry[0] not in gone]
-
-    def _kind(self, slot: str) -> Kind:
-        return self.kinds[slot.partition(":")[0]]
+        forgettable = [entry for entry in entries if entry.slot not in spared]
+        for kind, shelf in stripe.shelves.items():
+            while len(forgettable) < max(excess, 2) and shelf.latest():
+                entry = Entry(kind, *shelf.latest().popitem())
+                entries.append(entry)
+                if entry.slot not in spared:
+                    forgettable.append(entry)
+        forgettable.sort(key=lambda entry: entry.kind.weight(entry.state, now))
+        gone = {id(entry) for entry in forgettable[:excess]}
+        stripe.count -= len(gone)
+        return [entry for entry in entries if id(entry) not in gone]
 
 
 _number = attrgetter("number")

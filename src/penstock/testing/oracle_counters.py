@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, gcd
 
 from penstock.algorithms.base import MAX_USED
 from penstock.clock import Micros
@@ -215,7 +215,8 @@ class Bucket(Counter):
     The token bucket and GCRA are this same bucket, seen from its free and from its filled part.
 
     When the limit or the burst changes, units owed stay owed, but never more than a burst. The change takes effect with
-    the first request under it: until then the bucket drains as before.
+    the first request under it: until then the bucket drains as before. What is owed is then rounded up to what the new
+    rate pays back in whole shares of a microsecond.
     """
 
     def __init__(self) -> None:
@@ -224,6 +225,9 @@ class Bucket(Counter):
 
     def level(self, quota: Quota, at: Micros) -> Fraction:
         level = _drained(self.level_then, at - self.then, self.limit_then, quota.period_us)
+        if self.limit_then != quota.limit:
+            share = Fraction(gcd(quota.limit, quota.period_us), quota.period_us)
+            level = ceil(level / share) * share
         return min(level, Fraction(quota.capacity))
 
     def settle(self, quota: Quota, now: Micros) -> None:
