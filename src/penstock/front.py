@@ -11,11 +11,14 @@ from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError, shown
 from penstock.layers.base import Layer
 from penstock.model import (
+    MAX_COST,
     MAX_KEY_PART,
+    NOT_CHARGED,
     Acquire,
     Amend,
     Amended,
     Ask,
+    Charge,
     Failed,
     Key,
     Op,
@@ -27,6 +30,7 @@ from penstock.model import (
     check_key,
     check_quotas,
     check_units,
+    new,
 )
 from penstock.quota import CONCURRENCY, Quota
 from penstock.stores import AsyncStore, DirectAsk, InProcess, Store
@@ -54,6 +58,7 @@ class Front:
         if in_process is not None and clock not in (None, in_process.clock):
             raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
         self._bind = None if in_process is None or layers else in_process.bind
+        self._bind_amends = None if in_process is None or layers else in_process.bind_amends
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
         self._direct: dict[object, DirectAsk | None] = {}  # what answers a quota as written; None: the driver does
@@ -95,22 +100,21 @@ class Front:
             self._direct[quota] = ask
         return ask
 
-    def _direct_asks(self, requests: Sequence[Request]) -> list[DirectAsk] | None:
-        """The store's own functions for all `requests`, if it has one for each and nothing needs a closer look."""
+    def _direct_asks(self, requests: Sequence[Request]) -> list[tuple[DirectAsk, Key]] | None:
+        """The store's own function for each request, if it has one for all and nothing needs a closer look."""
         self._check_open()
-        asks = []
-        for request in requests:
-            if request.__class__ is not tuple or len(request) != 2:
-                return None
-            key, quota = request
-            try:
-                ask = self._direct[quota]
-            except (KeyError, TypeError):
-                ask = self._direct_ask(quota)
-            if ask is None or key.__class__ is not str or not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
-                return None
-            asks.append(ask)
-        return asks
+        if self._bind is None or set(map(type, requests)) != {tuple}:
+            return None
+        direct = self._direct
+        try:
+            asks = [(direct[quota], key) for key, quota in requests]  # type: ignore[misc]
+            keys = "".join([key for _, key in asks])  # type: ignore[misc]
+        except (KeyError, TypeError, ValueError):  # a quota not seen before, a list of them, a cost, parts of a key
+            return None
+        sizes = [len(key) for _, key in asks]
+        if not keys.isascii() or min(sizes) < 1 or max(sizes) > MAX_KEY_PART:
+            return None
+        return asks  # type: ignore[return-value]
 
     def _acquire(
         self, key: Key, quota: QuotaLike, cost: int, *, dry: bool = False, request_id: Id | None = None
@@ -127,7 +131,12 @@ class Front:
         for position, request in enumerate(requests):
             if not isinstance(request, tuple) or not 2 <= len(request) <= 3:
                 raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
-        return [self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
+        ops: list[Op] = [
+            self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests
+        ]
+        for request in requests:  # all is well with them: the next batch may go the short way
+            self._direct_ask(request[1])
+        return ops
 
     def _has_places(self, quota: QuotaLike) -> bool:
         return any(part.algorithm == CONCURRENCY for part in self._quotas(quota))
@@ -148,6 +157,16 @@ class Front:
             raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
         return receipt
 
+    def _direct_refund(self, charged: Verdict | Receipt) -> Amended | None:
+        """What giving all of a verdict back did, if its store has a short way: a single ask without an id."""
+        if self._bind_amends is None or charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
+            return None
+        answer, _, key, quota, cost, _ = charged
+        if answer[6] == NOT_CHARGED or self._closed:
+            return None
+        charge = new(Charge, (key, quota, cost, answer[6]))
+        return new(Amended, ((self._bind_amends(quota).refund(charge, self._time_ns() // 1_000),),))
+
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
         receipt = self._receipt("refund", charged)
         if units is not None and check_units("units", units, least=1) > receipt.cost:
@@ -159,6 +178,16 @@ class Front:
         if receipt.record is None:
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
+
+    def _direct_settle(self, charged: Verdict | Receipt, units: int) -> Amended | None:
+        """What settling a verdict did, if its store has a short way: a single ask with an id."""
+        if self._bind_amends is None or charged.__class__ is not Verdict or len(charged) != 7 or charged[5]:
+            return None
+        answer, _, key, quota, cost, _, record = charged
+        if answer[6] == NOT_CHARGED or self._closed or units.__class__ is not int or not 0 <= units <= MAX_COST:
+            return None
+        charge = new(Charge, (key, quota, cost, answer[6]))
+        return new(Amended, ((self._bind_amends(quota).settle(charge, record, units, self._time_ns() // 1_000),),))
 
     def _places(self, verb: Literal["release", "renew"], charged: Verdict | Receipt) -> Amend:
         receipt = self._receipt(verb, charged)

@@ -38,7 +38,7 @@ class Granted:
         return f"<{type(self).__name__} {self.verdict!r}>"
 
     def _check(self) -> None:
-        if not self.verdict:
+        if not self.verdict.allowed:
             raise RateLimited(self.verdict)
 
 
@@ -49,7 +49,7 @@ class Hold(Granted):
     """Whether a renewal in the background found that the place is no longer held."""
 
     def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
-        super().__init__(verdict)
+        self.verdict = verdict
         self._limiter = limiter
         self._ended: threading.Event | None = None
         if keep and verdict:
@@ -69,7 +69,8 @@ class Hold(Granted):
             self._limiter.release(self.verdict)
 
     def __enter__(self) -> Self:
-        self._check()
+        if not self.verdict.allowed:
+            raise RateLimited(self.verdict)
         return self
 
     def __exit__(self, *_: object) -> None:

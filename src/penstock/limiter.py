@@ -21,6 +21,7 @@ from penstock.front import Call, Front, How, Id, QuotaLike, Request, all_renewed
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.layers.base import Layer
 from penstock.model import Acquire, Amended, Key, Receipt, Verdict
+from penstock.quota import CONCURRENCY, Quota
 from penstock.stores import AsyncStore, Store, open_async_store, open_store
 from penstock.waiting import turned_away
 
@@ -72,7 +73,7 @@ class Limiter(Front):
         if asks is None:
             return [verdict_of(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
-        return [ask(request[0], 1, now) for ask, request in zip(asks, requests, strict=True)]
+        return [ask(key, 1, now) for ask, key in asks]
 
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
@@ -132,13 +133,14 @@ class Limiter(Front):
         With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
         with `renew` a background thread sees to that.
         """
-        self._check_places(quota)
+        if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
+            self._check_places(quota)
         return Hold(self, self._admit(key, quota, cost, timeout, id), keep=renew)
 
     def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
-        return (
-            self.acquire(key, quota, cost, id) if timeout == 0 else self.wait(key, quota, cost, timeout=timeout, id=id)
-        )
+        if timeout == 0:
+            return self.acquire(key, quota, cost, id)
+        return self.wait(key, quota, cost, timeout=timeout, id=id)
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
@@ -149,15 +151,19 @@ class Limiter(Front):
 
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
-        return amended_by(self._driver.run([self._refund(charged, units)])[0])
+        done = self._direct_refund(charged) if units is None else None
+        return done or amended_by(self._driver.run([self._refund(charged, units)])[0])
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        return amended_by(self._driver.run([self._settle(charged, units)])[0])
+        done = self._direct_settle(charged, units)
+        return done or amended_by(self._driver.run([self._settle(charged, units)])[0])
 
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
-        return amended_by(self._driver.run([self._places("release", charged)])[0])
+        lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
+        done = self._direct_refund(charged) if lone else None
+        return done or amended_by(self._driver.run([self._places("release", charged)])[0])
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
@@ -285,7 +291,7 @@ class AsyncLimiter(Front):
         if asks is None:
             return [verdict_of(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
         now = self._time_ns() // 1_000
-        return [ask(request[0], 1, now) for ask, request in zip(asks, requests, strict=True)]
+        return [ask(key, 1, now) for ask, key in asks]
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
@@ -371,15 +377,19 @@ class AsyncLimiter(Front):
 
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
-        return amended_by((await self._driver.run([self._refund(charged, units)]))[0])
+        done = self._direct_refund(charged) if units is None else None
+        return done or amended_by((await self._driver.run([self._refund(charged, units)]))[0])
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        return amended_by((await self._driver.run([self._settle(charged, units)]))[0])
+        done = self._direct_settle(charged, units)
+        return done or amended_by((await self._driver.run([self._settle(charged, units)]))[0])
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
-        return amended_by((await self._driver.run([self._places("release", charged)]))[0])
+        lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
+        done = self._direct_refund(charged) if lone else None
+        return done or amended_by((await self._driver.run([self._places("release", charged)]))[0])
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""

@@ -58,47 +58,57 @@ class Decision(tuple[Any, ...]):
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        return cast("bool", self[0][0])
+        allowed: bool = self[0][0]
+        return allowed
 
     @property
     def answer(self) -> Answer:
-        return cast("Answer", self[0])
+        answer: Answer = self[0]
+        return answer
 
     @property
     def allowed(self) -> bool:
         """Whether the ask fits."""
-        return self.answer[0]
+        allowed: bool = self[0][0]
+        return allowed
 
     @property
     def remaining(self) -> int:
         """Units left after the charge, or, where nothing was charged, units left now."""
-        return self.answer[1]
+        remaining: int = self[0][1]
+        return remaining
 
     @property
     def retry_after_us(self) -> Micros:
-        return self.answer[2]
+        retry_after_us: Micros = self[0][2]
+        return retry_after_us
 
     @property
     def reset_after_us(self) -> Micros:
-        return self.answer[3]
+        reset_after_us: Micros = self[0][3]
+        return reset_after_us
 
     @property
     def more_after_us(self) -> Micros:
-        return self.answer[4]
+        more_after_us: Micros = self[0][4]
+        return more_after_us
 
     @property
     def delay_us(self) -> Micros:
-        return self.answer[5]
+        delay_us: Micros = self[0][5]
+        return delay_us
 
     @property
     def mark(self) -> int:
         """Where the charge went, for the algorithm to find it again; `NOT_CHARGED` if there was none."""
-        return self.answer[6]
+        mark: int = self[0][6]
+        return mark
 
     @property
     def at_us(self) -> Micros:
         """When it was decided, by the store's clock."""
-        return cast("Micros", self[1])
+        at_us: Micros = self[1]
+        return at_us
 
     @property
     def key(self) -> Key:

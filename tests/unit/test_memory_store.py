@@ -124,7 +124,7 @@ def test_changing_amounts_keeps_what_was_used(store: MemoryStore, limiter: Limit
 
 
 def test_amounts_that_vary_without_end_do_not_fill_the_memory(store: MemoryStore, limiter: Limiter) -> None:
-    from penstock.stores.memory import MAX_BOUND
+    from penstock.stores.families import MAX_BOUND
 
     quotas = [Quota(limit, 60) for limit in range(1, MAX_BOUND + 100)]
     for quota in quotas:

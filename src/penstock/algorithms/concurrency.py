@@ -54,14 +54,17 @@ def bind(quota: Quota) -> Bound:
         _, held = live(state, now)
         if mark not in held:
             return 0, kept(held, now)
-        return 1, kept({other: place for other, place in held.items() if other != mark}, now)
+        left = held.copy()
+        del left[mark]
+        return 1, kept(left, now)
 
     def renew(state: State, mark: int, now: Micros) -> State:
         _, held = live(state, now)
         return kept({**held, mark: (now + ttl, ttl)}, now) if mark in held else None
 
     def expiry(state: State) -> Micros:
-        latest: Micros = max(end for end, _ in state[2].values())
+        _, changed_at, held = state
+        latest: Micros = max([end for end, _ in held.values()], default=changed_at)
         return latest
 
     return Bound(decide, peek, force, refund, expiry, renew)
@@ -75,7 +78,7 @@ def live(state: State, now: Micros) -> tuple[Micros, Places]:
     changed_at: Micros
     held: Places
     first, changed_at, held = state
-    if first > now >= changed_at:
+    if first > now >= changed_at or not held:
         return first, held
     # Something expired; or time went back, and then no place may last longer than its ttl from now.
     held = {mark: (min(end, now + ttl), ttl) for mark, (end, ttl) in held.items() if end > now}
@@ -83,4 +86,4 @@ def live(state: State, now: Micros) -> tuple[Micros, Places]:
 
 
 def kept(held: Places, now: Micros) -> State:
-    return (min(end for end, _ in held.values()), now, held) if held else None
+    return (min([end for end, _ in held.values()]) if held else now), now, held

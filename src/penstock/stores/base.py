@@ -8,14 +8,26 @@ outcome of the operation is then a `Failed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Key, Op, Outcome, Verdict
+from penstock.model import Charge, Key, Op, Outcome, Verdict
 from penstock.quota import Quota
 
 DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
+
+
+class DirectAmends(NamedTuple):
+    """How a store in this process amends a verdict of a single ask without the making of operations and batches.
+
+    - `refund(charge, now)`: give back a charge that had no id; how many units came back.
+    - `settle(charge, record, units, now)`: make the cost of a request with an id `units` after all, the first time;
+      how many units came back.
+    """
+
+    refund: Callable[[Charge, Micros], int]
+    settle: Callable[[Charge, str, int, Micros], int]
 
 
 class Store(Protocol):
@@ -46,3 +58,6 @@ class InProcess(Protocol):
 
     def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
         """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""
+
+    def bind_amends(self, quota: Quota) -> DirectAmends:
+        """The functions that amend what a single ask of `quota` was charged."""

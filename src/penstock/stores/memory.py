@@ -11,11 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import count
-from typing import NamedTuple, cast
 
-from penstock import algorithms
-from penstock.algorithms import Bound
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import InvalidOption, shown
@@ -23,9 +19,7 @@ from penstock.model import (
     Acquire,
     Amend,
     Amended,
-    AmendVerb,
     Ask,
-    Charge,
     Decision,
     Key,
     Op,
@@ -37,77 +31,16 @@ from penstock.model import (
     check_units,
     new,
 )
-from penstock.quota import CONCURRENCY, Identity, Quota
-from penstock.stores.base import DirectAsk
-from penstock.stores.stripes import MASK, STRIPES, Kind, Stripe, Stripes, holding
+from penstock.quota import Identity, Quota
+from penstock.stores.amends import Amends
+from penstock.stores.base import DirectAmends, DirectAsk
+from penstock.stores.families import MAX_BOUND, Counter, Family
+from penstock.stores.stripes import MASK, STRIPES, Stripes, holding
 
 DEFAULT_MAX_KEYS = 1_000_000
 LEAST_MAX_KEYS = 16 * STRIPES
-LEAST_MEMORY_OF_IDS: Micros = 60_000_000
-MAX_BOUND = 4_096
 
 _ONE = 1
-
-
-class Family(Kind):
-    """All counters of one identity: same algorithm, period and name, whatever the key and the amount."""
-
-    __slots__ = ("bounds", "latest", "number", "quota")
-
-    def __init__(self, stripes: Stripes, number: int, quota: Quota) -> None:
-        super().__init__(stripes)
-        self.number = number
-        self.bounds: dict[Quota, Bound] = {}
-        self.quota = quota
-        self.latest = self.bind(quota)
-
-    def bind(self, quota: Quota) -> Bound:
-        bound = self.bounds.get(quota)
-        if bound is None:
-            if len(self.bounds) >= MAX_BOUND:  # amounts that vary without end: start over
-                self.bounds.clear()
-            bound = self.bounds[quota] = algorithms.bind(quota)
-            self.latest, self.quota = bound, quota
-        return bound
-
-    def expiry(self, state: State) -> Micros:
-        return self.latest.expiry(state)
-
-    def weight(self, state: State, now: Micros) -> tuple[float, float]:
-        """The share of the quota that is used, then how long ago that began."""
-        (_, remaining, *_), _ = self.latest.peek(state, 0, now)
-        return 1 - remaining / self.quota.capacity, -(self.latest.expiry(state) - now) / self.quota.period_us
-
-
-class Record(NamedTuple):
-    """What is remembered of an admitted request that had an id."""
-
-    serial: int
-    expires_at: Micros
-    verdict: Verdict
-    cost: int  # what it costs now: less after a refund, something else once settled
-    settled: bool = False
-
-
-class Records(Kind):
-    """The kind of all records: they make way before any counter that was used, the youngest first."""
-
-    __slots__ = ()
-
-    def expiry(self, record: Record) -> Micros:
-        return record.expires_at
-
-    def weight(self, record: Record, now: Micros) -> tuple[float, float]:
-        return 0.0, float(now - record.expires_at)
-
-
-class Counter(NamedTuple):
-    """What decides on a counter, and where it is."""
-
-    bound: Bound
-    family: Family
-    stripe: Stripe
-    key: Key
 
 
 class MemoryStore:
@@ -122,11 +55,11 @@ class MemoryStore:
             raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
         self._stripes = Stripes(max_keys)
-        self._records = Records(self._stripes)
+        self._amends = Amends(self._stripes)
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
+        self._direct_amends: dict[Quota, DirectAmends] = {}
         self._lock = self._stripes.lock  # protects the making of families
-        self._serials = count(1)
 
     @property
     def counters(self) -> int:
@@ -147,6 +80,15 @@ class MemoryStore:
                 self._direct.clear()
             direct = self._direct[quotas] = self._bind_one(*quotas) if len(quotas) == 1 else self._bind_all(quotas)
         return direct
+
+    def bind_amends(self, quota: Quota) -> DirectAmends:
+        amends = self._direct_amends.get(quota)
+        if amends is None:
+            if len(self._direct_amends) >= MAX_BOUND:
+                self._direct_amends.clear()
+            family = self._family(quota)
+            amends = self._direct_amends[quota] = self._amends.bind(family, family.bind(quota))
+        return amends
 
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
@@ -206,176 +148,77 @@ class MemoryStore:
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             key = check_key(key)
             stripe = stripes[hash(key) & MASK]
-            asks = [
-                new(Ask, (key, quota, 1 if cost is _ONE else _charged(quota, cost), False)) for quota, _, _ in families
+            posed = [
+                (
+                    new(Ask, (key, quota, 1 if cost is _ONE else _charged(quota, cost), False)),
+                    new(Counter, (bound, family, stripe, key)),
+                )
+                for quota, family, bound in families
             ]
-            counters = [new(Counter, (bound, family, stripe, key)) for _, family, bound in families]
             with stripe.lock:
-                return Verdict.of(decide(asks, counters, now))
+                return Verdict.of(decide(posed, now))
 
         return ask
 
     def _run(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
             return self._acquire(op, now)
-        return self._amend(op, now) if isinstance(op, Amend) else self._reset(op)
-
-    # Acquire: decide on all asks, then write all
+        if isinstance(op, Amend):
+            return self._amends.run(op, [self._counter(charge.key, charge.quota) for charge in op.receipt.charges], now)
+        return self._reset(op)
 
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
         asks, dry, request_id = op
-        counters = [self._counter(ask.key, ask.quota) for ask in asks]
-        stripes = [counter.stripe for counter in counters]
+        posed = [(ask, self._counter(ask.key, ask.quota)) for ask in asks]
         if request_id is not None:
-            return self._acquire_once(asks, counters, stripes, request_id, now)
+            return self._acquire_once(posed, request_id, now)
+        stripes = [counter.stripe for _, counter in posed]
         if dry:
-            return holding(
-                stripes, lambda: Verdict.of(tuple([_peek(a, c, now) for a, c in zip(asks, counters, strict=True)]))
-            )
-        return holding(stripes, lambda: Verdict.of(self._decide(asks, counters, now)))
+            return holding(stripes, lambda: Verdict.of(tuple([_peek(ask, counter, now) for ask, counter in posed])))
+        return holding(stripes, lambda: Verdict.of(self._decide(posed, now)))
 
-    def _acquire_once(
-        self, asks: Sequence[Ask], counters: Sequence[Counter], stripes: list[Stripe], request_id: bytes, now: Micros
-    ) -> Verdict:
+    def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
-        name = f"{request_id.hex()}:{''.join([_written(counter) for counter in counters])}"
-        home, records = self._stripes.of(name), self._records  # not beside the key: it may have many
+        amends = self._amends
+        name = f"{request_id.hex()}:{''.join([str(counter) for _, counter in posed])}"
 
         def once() -> Verdict:
-            record = home.find(records, name)
-            if record is not None and record.expires_at > now and self._still_held(record.verdict, counters, now):
-                return cast("Verdict", record.verdict)
-            serial = next(self._serials)
-            verdict = Verdict.of(self._decide(asks, counters, now), f"{name}@{serial}")
+            verdict = amends.recall(name, now)
+            if verdict is not None and _still_held(verdict, posed, now):
+                return verdict
+            serial = amends.next_serial()
+            verdict = Verdict.of(self._decide(posed, now), f"{name}@{serial}")
             if verdict.allowed:
-                lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
-                home.forget(records, name)
-                record = Record(serial, now + lasts, verdict, max(ask.cost for ask in asks))
-                self._stripes.add(home, records, name, record, now)
+                amends.remember(name, serial, verdict, now)
             return verdict
 
-        return holding([home, *stripes], once)
+        return holding([amends.home(name), *(counter.stripe for _, counter in posed)], once)
 
-    def _still_held(self, verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
-        """Whether the places that came with a verdict are, so that it may be given again."""
-        for decision, (bound, family, stripe, key) in zip(verdict.decisions, counters, strict=False):
-            if bound.renew is not None:
-                state = stripe.find(family, key)
-                if state is None or bound.renew(state, decision.mark, now) is None:
-                    return False
-        return True
-
-    def _decide(self, asks: Sequence[Ask], counters: Sequence[Counter], now: Micros) -> tuple[Decision, ...]:
+    def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
+        """Decide on all asks, then write all. The stripes of all counters must be locked."""
         steps = []
         passes = True
-        for (_, _, cost, advisory), (bound, family, stripe, key) in zip(asks, counters, strict=True):
+        for ask, counter in posed:
+            bound, family, stripe, key = counter
             state = stripe.find(family, key)
-            answer, after = bound.decide(state, cost, now)
-            steps.append((answer, state, after))
-            if not answer[0] and not advisory:
+            answer, after = bound.decide(state, ask[2], now)
+            steps.append((ask, counter, answer, state, after))
+            if not answer[0] and not ask[3]:
                 passes = False
-        keys = [counter.key for counter in counters]  # making room for one must not cost another
         decisions = []
-        for ask, counter, (answer, state, after) in zip(asks, counters, steps, strict=True):
+        for ask, counter, answer, state, after in steps:
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
                 decisions.append(_peek(ask, counter, now))
                 continue
-            decisions.append(Decision((answer, now, *ask)))
-            if state is None and after is not None:
-                self._stripes.add(counter.stripe, counter.family, counter.key, after, now, keys)
-            elif after is not state:
-                counter.stripe.write(counter.family, counter.key, after)
+            key, quota, cost, advisory = ask
+            decisions.append(Decision((answer, now, key, quota, cost, advisory)))
+            if after is not state:
+                if state is None:
+                    spared = [counter.key for _, counter in posed]  # making room for one must not cost another
+                    self._stripes.add(counter.stripe, counter.family, key, after, now, spared)
+                else:
+                    counter.write(after)
         return tuple(decisions)
-
-    # Amend: change what a receipt was charged
-
-    def _amend(self, op: Amend, now: Micros) -> Amended:
-        charges, name = op.receipt
-        counters = [self._counter(charge.key, charge.quota) for charge in charges]
-        stripes = [counter.stripe for counter in counters]
-        if name is None:
-            portion = op.receipt.portion(op.units)
-            return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
-        name, _, serial = name.rpartition("@")
-        home, records = self._stripes.of(name), self._records
-
-        def amend() -> Amended:
-            record = home.find(records, name)
-            if record is None or record.expires_at <= now or record.serial != int(serial):
-                return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
-            changed, amended = self._amend_record(op, record, counters, now)
-            if changed is None:
-                home.forget(records, name)
-            else:
-                home.write(records, name, changed)
-            return amended
-
-        return holding([home, *stripes], amend)
-
-    def _amend_record(
-        self, op: Amend, record: Record, counters: list[Counter], now: Micros
-    ) -> tuple[Record | None, Amended]:
-        """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
-        charges = op.receipt.charges
-        serial, expires_at, verdict, cost, settled = record
-        if op.verb == "settle":
-            if settled:
-                return record, Amended((0,) * len(charges))
-            units = cast("int", op.units)
-            amended = self._settle(cost - units, charges, counters, now)
-            return Record(serial, expires_at, verdict, units, settled=True), amended
-        if op.verb == "refund":
-            units = cost if op.units is None else min(op.units, cost)
-            left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)
-            portion = op.receipt.portion(units, last=left is None)
-            return left, self._amend_charges("refund", portion, counters, now)
-        if op.verb == "renew":
-            expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
-        return Record(serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
-
-    def _amend_charges(
-        self, verb: AmendVerb, charges: tuple[Charge, ...], counters: list[Counter], now: Micros
-    ) -> Amended:
-        return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
-
-    def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
-        bound, family, stripe, key = counter
-        state = stripe.find(family, key)
-        if state is None or not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
-            return 0
-        if verb == "renew" and bound.renew is not None:
-            renewed = bound.renew(state, charge.mark, now)
-            if renewed is not None:
-                stripe.write(family, key, renewed)
-            return int(renewed is not None)
-        back, after = bound.refund(state, charge.cost, charge.mark, now)
-        if after is None:
-            stripe.forget(family, key)
-        else:
-            stripe.write(family, key, after)
-        return back
-
-    def _settle(self, back: int, charges: tuple[Charge, ...], counters: list[Counter], now: Micros) -> Amended:
-        """Give `back` units back, or charge them if fewer than none, wherever the cost of the request was charged."""
-        each = []
-        for charge, counter in zip(charges, counters, strict=True):
-            if charge.quota.flat or not back:
-                each.append(0)
-            elif back > 0:
-                each.append(self._amend_one("refund", charge._replace(cost=min(back, charge.cost)), counter, now))
-            else:
-                self._force(counter, -back, now)
-                each.append(back)
-        return Amended(tuple(each))
-
-    def _force(self, counter: Counter, units: int, now: Micros) -> None:
-        bound, family, stripe, key = counter
-        state = stripe.find(family, key)
-        after = bound.force(state, units, now)
-        if state is None:
-            self._stripes.add(stripe, family, key, after, now)
-        else:
-            stripe.write(family, key, after)
 
     def _reset(self, op: Reset) -> Amended:
         _, family, stripe, key = self._counter(op.key, op.quota)
@@ -403,15 +246,19 @@ def _charged(quota: Quota, cost: int) -> int:
 
 
 def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
-    bound, family, stripe, key = counter
-    answer, _ = bound.peek(stripe.find(family, key), ask.cost, now)
+    answer, _ = counter.bound.peek(counter.find(), ask.cost, now)
     return Decision((answer, now, *ask))
 
 
-def _written(counter: Counter) -> str:
-    """The name of a counter, such that names one after the other still tell which counters they are."""
-    parts = (counter.key,) if isinstance(counter.key, str) else counter.key
-    return f"{counter.family.number}+{len(parts)}+{''.join([f'{len(part)}:{part}' for part in parts])}"
+def _still_held(verdict: Verdict, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> bool:
+    """Whether the places that came with a verdict are, so that it may be given again."""
+    for decision, (_, counter) in zip(verdict.decisions, posed, strict=True):
+        renew = counter.bound.renew
+        if renew is not None:
+            state = counter.find()
+            if state is None or renew(state, decision.mark, now) is None:
+                return False
+    return True
 
 
 class AsyncMemoryStore:
@@ -421,6 +268,7 @@ class AsyncMemoryStore:
         self._store = store
         self.clock = store.clock
         self.bind = store.bind
+        self.bind_amends = store.bind_amends
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         return self._store.run(ops, deadline)

@@ -8,8 +8,8 @@ finding a counter costs no more than the hash that a text remembers. A kind know
 
 **Generations.** A shelf has two: new and touched entries are in the young one; once that fills half of what a shelf may
 expect of its stripe, or a minute has passed, it becomes the old one. Every newcomer drains a few entries from an old
-generation, shelf after shelf: expired ones are dropped, the others move to the young. So memory is reclaimed a little at
-a time by those who need it, and no call ever scans.
+generation, shelf after shelf: expired ones are dropped, the others move to the young. So memory is reclaimed a little
+at a time by those who need it, and no call ever scans.
 
 **When full**, of the latest newcomer and the few entries drained from an old generation the one is forgotten that has
 used the smallest share of its quota, and among equals the youngest.

@@ -1,0 +1,195 @@
+"""Changing what was charged in memory: refund, settle, release, renew; and what is remembered of requests with an id.
+
+A request that had an id leaves a record when it is admitted. Whatever is given back or settled is noted there, so that
+doing it twice is harmless. Without an id, only the counters themselves tell what is still charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple, cast
+
+from penstock.algorithms import Bound
+from penstock.clock import Micros
+from penstock.model import Amend, Amended, AmendVerb, Charge, Verdict, new
+from penstock.quota import CONCURRENCY
+from penstock.stores.base import DirectAmends
+from penstock.stores.families import Counter, Family
+from penstock.stores.stripes import MASK, Kind, Stripe, Stripes, holding
+
+LEAST_MEMORY_OF_IDS: Micros = 60_000_000
+
+
+class Record(NamedTuple):
+    """What is remembered of an admitted request that had an id."""
+
+    serial: int
+    expires_at: Micros
+    verdict: Verdict
+    cost: int  # what it costs now: less after a refund, something else once settled
+    settled: bool = False
+
+
+class Records(Kind):
+    """The kind of all records: they make way before any counter that was used, the youngest first."""
+
+    __slots__ = ()
+
+    def expiry(self, record: Record) -> Micros:
+        return record.expires_at
+
+    def weight(self, record: Record, now: Micros) -> tuple[float, float]:
+        return 0.0, float(now - record.expires_at)
+
+
+class Amends:
+    """Amends what counters were charged, and keeps the records."""
+
+    def __init__(self, stripes: Stripes) -> None:
+        self._stripes = stripes
+        self._records = Records(stripes)
+        self._serials = count(1)
+
+    def home(self, name: str) -> Stripe:
+        """Where the record called `name` is kept. Not beside its key, which may have many."""
+        return self._stripes.of(name)
+
+    def recall(self, name: str, now: Micros) -> Verdict | None:
+        """The answer that a request with an id was given, if it is remembered. Its home must be locked."""
+        record: Record | None = self.home(name).find(self._records, name)
+        return record.verdict if record is not None and record.expires_at > now else None
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    def remember(self, name: str, serial: int, verdict: Verdict, now: Micros) -> None:
+        """Keep the answer to a request with an id. Its home must be locked."""
+        home = self.home(name)
+        lasts = max(LEAST_MEMORY_OF_IDS, *(decision.quota.horizon_us for decision in verdict.decisions))
+        cost = max(decision.cost for decision in verdict.decisions)
+        home.forget(self._records, name)
+        self._stripes.add(home, self._records, name, Record(serial, now + lasts, verdict, cost), now)
+
+    def run(self, op: Amend, counters: Sequence[Counter], now: Micros) -> Amended:
+        """Amend what `counters` were charged, one for each charge of the receipt."""
+        charges, name = op.receipt
+        stripes = [counter.stripe for counter in counters]
+        if name is None:
+            portion = op.receipt.portion(op.units)
+            return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
+        name, _, serial = name.rpartition("@")
+        home, records = self.home(name), self._records
+
+        def amend() -> Amended:
+            record = home.find(records, name)
+            if record is None or record.expires_at <= now or record.serial != int(serial):
+                return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
+            changed, amended = self._amend_record(op, record, counters, now)
+            if changed is None:
+                home.forget(records, name)
+            else:
+                home.write(records, name, changed)
+            return amended
+
+        return holding([home, *stripes], amend)
+
+    def bind(self, family: Family, bound: Bound) -> DirectAmends:
+        """Refund and settle for what a single counter of `family` was charged, all that can be done before done."""
+        stripes, records, give_back = self._stripes.all, self._records, bound.refund
+
+        def refund(charge: Charge, now: Micros) -> int:
+            key, _, cost, mark = charge
+            stripe = stripes[hash(key) & MASK]
+            with stripe.lock:
+                young = family.shelves[stripe.number].young
+                state = young.get(key)
+                if state is None:
+                    return self._refund(cost, mark, new(Counter, (bound, family, stripe, key)), now)
+                back, after = give_back(state, cost, mark, now)
+                if after is None:
+                    stripe.forget(family, key)
+                else:
+                    young[key] = after
+            return back
+
+        def settle(charge: Charge, record: str, units: int, now: Micros) -> int:
+            name, _, serial = record.rpartition("@")
+            stripe, home = stripes[hash(charge.key) & MASK], stripes[hash(name) & MASK]
+            first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
+            counter = new(Counter, (bound, family, stripe, charge.key))
+            with first.lock, second.lock:
+                found: Record | None = home.find(records, name)
+                if found is None or found.settled or found.expires_at <= now or found.serial != int(serial):
+                    return 0
+                back = self._settle_one(found.cost - units, charge, counter, now)
+                home.write(records, name, new(Record, (found.serial, found.expires_at, found.verdict, units, True)))
+            return back
+
+        return DirectAmends(refund, settle)
+
+    def _amend_record(
+        self, op: Amend, record: Record, counters: Sequence[Counter], now: Micros
+    ) -> tuple[Record | None, Amended]:
+        """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
+        charges = op.receipt.charges
+        serial, expires_at, verdict, cost, settled = record
+        if op.verb == "settle":
+            if settled:
+                return record, Amended((0,) * len(charges))
+            units = cast("int", op.units)
+            amended = self._settle(cost - units, charges, counters, now)
+            return Record(serial, expires_at, verdict, units, settled=True), amended
+        if op.verb == "refund":
+            units = cost if op.units is None else min(op.units, cost)
+            left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)
+            portion = op.receipt.portion(units, last=left is None)
+            return left, self._amend_charges("refund", portion, counters, now)
+        if op.verb == "renew":
+            expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
+        return Record(serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
+
+    def _amend_charges(
+        self, verb: AmendVerb, charges: tuple[Charge, ...], counters: Sequence[Counter], now: Micros
+    ) -> Amended:
+        return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
+
+    def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
+        if not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
+            return 0
+        if verb != "renew":
+            return self._refund(charge.cost, charge.mark, counter, now)
+        renew, state = counter.bound.renew, counter.find()
+        renewed = renew(state, charge.mark, now) if renew is not None and state is not None else None
+        if renewed is not None:
+            counter.write(renewed)
+        return int(renewed is not None)
+
+    def _settle(self, back: int, charges: tuple[Charge, ...], counters: Sequence[Counter], now: Micros) -> Amended:
+        each = [self._settle_one(back, *charged, now) for charged in zip(charges, counters, strict=True)]
+        return Amended(tuple(each))
+
+    def _settle_one(self, back: int, charge: Charge, counter: Counter, now: Micros) -> int:
+        """Give `back` units back, or charge them if fewer than none, where the cost of the request was charged."""
+        if charge.quota.flat or not back:
+            return 0
+        if back > 0:
+            return self._refund(min(back, charge.cost), charge.mark, counter, now)
+        self._force(counter, -back, now)
+        return back
+
+    def _refund(self, units: int, mark: int, counter: Counter, now: Micros) -> int:
+        state = counter.find()
+        if state is None:
+            return 0
+        back, after = counter.bound.refund(state, units, mark, now)
+        counter.write(after)
+        return back
+
+    def _force(self, counter: Counter, units: int, now: Micros) -> None:
+        state = counter.find()
+        after = counter.bound.force(state, units, now)
+        if state is None:
+            self._stripes.add(counter.stripe, counter.family, counter.key, after, now)
+        else:
+            counter.write(after)
