@@ -32,6 +32,7 @@ from tests.conformance.redis_server import PlannedStore
 KEYS: tuple[Key, ...] = ("a", ("a", "b"))
 LIMITS = (3, 1, 2, 5, 7, 10, 100, 9_973, MAX_LIMIT - 5, MAX_LIMIT)
 PERIODS: tuple[Micros, ...] = (10, 1, 2, 7, 1_000, SECOND, 1_500_001, 60 * SECOND, MAX_PERIOD - 1, MAX_PERIOD)
+EARLIEST: Micros = 500 * 86_400 * SECOND  # so that no calendar period begins before the epoch
 LATEST: Micros = 7_000_000_000 * SECOND  # in the year 2191; doubles are exact to the microsecond until 2255
 CALENDARS = (
     CalendarPeriod("day", "Europe/Berlin"),
@@ -87,6 +88,14 @@ def quotas(algorithm: str, limit: int, period: Micros) -> list[Quota]:
     return made
 
 
+class UnforgettingStore(MemoryStore):
+    """A memory store that keeps what has expired: a clock that steps forward and back again may want it once more."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._stripes.make_room = lambda *_: None  # type: ignore[method-assign]
+
+
 @dataclass
 class SideBySide:
     """One history on both stores. Receipts are kept in pairs."""
@@ -113,11 +122,12 @@ class SideBySide:
         elif kind == 7:
             self.run(*(Acquire(self.asks(what + n, much)) for n in range(3)), Acquire(self.asks(what, much), dry=True))
         elif kind == 8:
-            self.run(Acquire(self.several(what, much)))
+            self.run(Acquire(self.several(what, much, advisory=much)))
         elif kind in (9, 10):
-            self.run(Acquire(self.asks(what, much % 3), id=f"{self.ids}.{much % 3}".encode()))
+            self.run(Acquire(self.asks(what, much), id=f"{self.ids}.{what}.{much % 2}".encode()))
         elif kind == 11:
-            self.run(Acquire(self.several(what % 3, much % 2), id=f"{self.ids}.{much % 2}".encode()))
+            asks = self.several(what % 3, much, advisory=much % 2 * 5)
+            self.run(Acquire(asks, id=f"{self.ids}.{what % 3}.{much % 2}".encode()))
         elif kind in (12, 13):
             self.amend("refund", what, None if much % 2 else much // 2)
         elif kind == 14:
@@ -125,7 +135,8 @@ class SideBySide:
         elif kind == 15:
             self.run(*(Reset(ask.key, ask.quota) for ask in self.asks(what, 0)))
         elif kind == 16:
-            self.clock.micros = max(0, self.clock.micros - self.duration(what, much))
+            earliest = EARLIEST if self.algorithm == CALENDAR else 0
+            self.clock.micros = max(earliest, self.clock.micros - self.duration(what, much))
         elif kind == 17:
             self.change(LIMITS[(what + much) % len(LIMITS)])
         else:
@@ -143,9 +154,9 @@ class SideBySide:
         units = (1, min(2, most), most, min(3, most), most // 2 + 1, max(1, most - 1))[much % 6] if cost is None else cost
         return tuple(Ask(key, part, min(units, 1) if part.flat else units, advisory) for part in quota.parts)
 
-    def several(self, place: int, much: int) -> tuple[Ask, ...]:
+    def several(self, place: int, much: int, advisory: int) -> tuple[Ask, ...]:
         """Several quotas of both keys in one request, some of them advisory."""
-        asks = [ask for n in range(3) for ask in self.asks(place + n, much + n, advisory=bool(much >> n & 1))]
+        asks = [ask for n in range(3) for ask in self.asks(place + n, much + n, advisory=bool(advisory >> n & 1))]
         return tuple({(ask.key, ask.quota.identity): ask for ask in asks}.values())
 
     def duration(self, kind: int, count: int) -> Micros:

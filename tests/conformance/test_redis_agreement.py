@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from penstock.clock import ManualClock, Micros
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, MIN_INTERVAL
-from penstock.stores import MemoryStore, Store
+from penstock.stores import Store
 from penstock.testing import StoreConformance
 from tests.conformance.redis_server import PlannedStore, running_server
-from tests.conformance.side_by_side import LIMITS, PERIODS, Move, SideBySide, moves
+from tests.conformance.side_by_side import LIMITS, PERIODS, Move, SideBySide, UnforgettingStore, moves
 
 # A round trip to a server costs many times what the memory store does.
 FEWER = max(10, settings().max_examples // 10)
@@ -53,6 +53,6 @@ def test_script_and_python_agree_on_every_history(
 ) -> None:
     clock = ManualClock()
     with closing(PlannedStore(port, clock, str(next(_namespaces)))) as store:
-        both = SideBySide(algorithm, limit, period, clock, MemoryStore(clock=clock), store)
+        both = SideBySide(algorithm, limit, period, clock, UnforgettingStore(clock), store)
         for move in history:
             both.make(move)

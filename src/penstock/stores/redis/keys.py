@@ -107,15 +107,11 @@ class Keys:
         of_counter.update(subject.digest)
         return subject.head + family.letter + b2a_base64(of_counter.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
-    def record(self, subject: Subject, request_id: bytes, counters: Sequence[bytes]) -> tuple[bytes, int]:
-        """The key of the record of a request on `counters`, and a number of 52 bits that is its own."""
+    def record(self, subject: Subject, request_id: bytes, counters: Sequence[bytes]) -> bytes:
+        """The key of the record of a request with an id on `counters`, the first of which is of `subject`."""
         of_record = self._record.copy()
         of_record.update(_lengthy([request_id, *counters]))
-        digest = of_record.digest()
-        key = subject.head + RECORD + b2a_base64(digest, newline=False)[:_TEXT_OF_DIGEST]
-        own = self._record.copy()
-        own.update(digest)
-        return key, int.from_bytes(own.digest()[:8], "big") >> 12
+        return subject.head + RECORD + b2a_base64(of_record.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
     def _derived(self, *what: bytes) -> blake2b:
         derived = self._hash.copy()

@@ -156,12 +156,9 @@ class _Batch:
         if request_id is not None:
             self._once(asks, request_id)
             return
-        numbers = self.numbers
-        numbers += (_ACQUIRE, len(asks), dry)
-        for key, quota, cost, advisory in asks:
-            prepared = self._counter(key, quota)
-            mark = randbits(RANDOM_BITS) if prepared.places else 0
-            numbers += (self._indexes[quota], cost, advisory, mark)
+        self.numbers += (_ACQUIRE, len(asks), dry)
+        for ask in asks:
+            self._ask(ask)
 
     def amend(self, op: Amend) -> None:
         receipt, verb, units = op
@@ -186,16 +183,19 @@ class _Batch:
 
     def _once(self, asks: tuple[Ask, ...], request_id: bytes) -> None:
         lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
-        first = len(self.keys)
         self.numbers += (_ONCE, len(asks), randbits(RANDOM_BITS), lasts)
-        for key, quota, _, _ in asks:
-            self._counter(key, quota)
-        home = self._keys.subject(asks[0].key)
-        record, mark = self._keys.record(home, request_id, self.keys[first:])
-        for _, quota, cost, advisory in asks:
-            self.numbers += (self._indexes[quota], cost, advisory, mark)
+        first = len(self.keys)
+        for ask in asks:
+            self._ask(ask)
+        record = self._keys.record(self._keys.subject(asks[0].key), request_id, self.keys[first:])
         self.keys.insert(first, record)
         self.records.append(record.decode())
+
+    def _ask(self, ask: Ask) -> None:
+        key, quota, cost, advisory = ask
+        prepared = self._counter(key, quota)
+        mark = randbits(RANDOM_BITS) if prepared.places else 0
+        self.numbers += (self._indexes[quota], cost, advisory, mark)
 
     def _counter(self, key: Key, quota: Quota) -> Prepared:
         """Note the key of a counter, and its quota if it is the first of it in this call."""
