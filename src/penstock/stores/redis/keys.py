@@ -1,0 +1,133 @@
+"""Names of what is stored: the only module that makes a Redis key.
+
+    pk1{Bk}sK9c0...22 characters...      prefix with version, {partition}, letter, digest
+
+- **Whose** it is never leaves the process: the digest is a blake2b, keyed with the operator's secret, of the namespace,
+  the identity of the quota and the parts of the key. Without the secret nobody can tell, or try out, who it is.
+- **Injective**: every text that goes into a digest carries its length, so no two counters are spelled alike; that two
+  digests of 128 bits meet is beyond chance. A change of the spelling changes the version in the prefix.
+- **Bounded**: 30 bytes by default, 40 at most, because every key costs its length in memory.
+- **Partition**: one of 1,024, as two characters in braces, which Redis Cluster takes for the slot. It depends on the
+  key alone, so all counters of one key, and the records of its requests, live in one slot and can be charged together.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from binascii import b2a_base64
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from penstock.errors import InvalidOption, shown
+from penstock.model import Key, new
+from penstock.periods import CalendarPeriod
+from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
+
+DEFAULT_PREFIX = "pk1"
+MAX_PREFIX = 13
+PARTITIONS = 1_024
+RECORD = b"#"
+
+LETTERS = {
+    "fixed_window": "f",
+    "sliding_window": "s",
+    "rolling_window": "r",
+    "token_bucket": "t",
+    "gcra": "g",
+    "leaky_bucket": "l",
+    CALENDAR: "c",
+    CONCURRENCY: "h",
+    MIN_INTERVAL: "i",
+}
+"""What tells a counter's algorithm from its key, and the script which one to run."""
+
+_DIGEST = 16
+_TEXT_OF_DIGEST = 22  # base64 without its padding
+_PREFIX = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_PREFIX}}}")
+
+
+class Subject(NamedTuple):
+    """Whose counters: the beginning of all keys of one `Key`, and its digest."""
+
+    head: bytes
+    digest: bytes
+
+
+class Family(NamedTuple):
+    """All counters of one identity of quotas: their letter, and the beginning of their hash."""
+
+    letter: bytes
+    hash: blake2b
+
+
+class Keys:
+    """The names in one namespace.
+
+    - `secret`: what the hashes are keyed with; the same on every server of the fleet, for ever.
+    - `namespace`: keeps applications apart that share a Redis and a secret.
+    - `prefix`: what every key begins with; for ACLs and for whoever looks into the database.
+    """
+
+    def __init__(self, secret: bytes, *, namespace: str = "", prefix: str = DEFAULT_PREFIX) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise InvalidOption(
+                f"key prefix {shown(prefix)}: expected 1 to {MAX_PREFIX} letters, digits, or any of _ . : -"
+            )
+        if not secret:
+            raise InvalidOption("hashing secret of 0 bytes: expected at least one")
+        self._hash = blake2b(_spelled([namespace]), digest_size=_DIGEST, key=blake2b(secret).digest())
+        self._one = self._derived(b"key of one part")
+        self._several = self._derived(b"key of several parts")
+        self._record = self._derived(b"record")
+        self._heads = [f"{prefix}{{{_letters(number)}}}".encode() for number in range(PARTITIONS)]
+
+    def subject(self, key: Key) -> Subject:
+        """What the keys of all counters of `key`, in canonical form, have in common."""
+        if isinstance(key, str):
+            of_key = self._one.copy()
+            of_key.update(key.encode())
+        else:
+            of_key = self._several.copy()
+            of_key.update(_spelled(key))
+        digest = of_key.digest()
+        return new(Subject, (self._heads[(digest[0] << 8 | digest[1]) % PARTITIONS], digest))
+
+    def family(self, quota: Quota) -> Family:
+        """What the keys of all counters with the identity of `quota` have in common; made once per quota."""
+        algorithm, span, penalised, name = quota.identity
+        spans = [span.unit, span.zone, str(span.first)] if isinstance(span, CalendarPeriod) else [str(span)]
+        spelled = _spelled([algorithm, str(penalised), name, *spans])
+        return Family(LETTERS[algorithm].encode(), self._derived(b"counter", spelled))
+
+    def counter(self, subject: Subject, family: Family) -> bytes:
+        """The key of a counter."""
+        of_counter = family.hash.copy()
+        of_counter.update(subject.digest)
+        return subject.head + family.letter + b2a_base64(of_counter.digest(), newline=False)[:_TEXT_OF_DIGEST]
+
+    def record(self, subject: Subject, request_id: bytes, counters: Sequence[bytes]) -> bytes:
+        """The key of the record of a request with an id on `counters`, the first of which is of `subject`."""
+        of_record = self._record.copy()
+        of_record.update(_lengthy([request_id, *counters]))
+        return subject.head + RECORD + b2a_base64(of_record.digest(), newline=False)[:_TEXT_OF_DIGEST]
+
+    def _derived(self, *what: bytes) -> blake2b:
+        derived = self._hash.copy()
+        derived.update(_lengthy(what))
+        return derived
+
+
+def _spelled(texts: Iterable[str]) -> bytes:
+    return _lengthy([text.encode() for text in texts])
+
+
+def _lengthy(parts: Iterable[bytes]) -> bytes:
+    """All parts behind their lengths: no two sequences are spelled alike."""
+    return b"".join([b"%d:%b" % (len(part), part) for part in parts])
+
+
+def _letters(number: int) -> str:
+    """A number of 10 bits as two characters that mean nothing to Redis, shells and patterns."""
+    return urlsafe_b64encode((number << 6).to_bytes(2, "big"))[:2].decode()

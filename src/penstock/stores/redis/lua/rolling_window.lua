@@ -1,0 +1,154 @@
+-- Rolling window: an exact log of admissions.
+--
+-- KEYS     a sorted set, one entry per admission: score = when, member = "<total>:<cost>", the units charged up to and
+--          with it, behind a letter for how many digits they have, so that entries of one microsecond sort by total.
+--          Totals grow, so units used are a difference, and when some will be free is a search by rank.
+-- ARGV     limit in units, period in µs
+-- RETURNS  mark: the instant of the charge, or the later one at which time stands still
+
+local function add_entry(key, time, total, cost)
+  local digits = text(total)
+  call('ZADD', key, text(time), string.char(96 + #digits) .. digits .. ':' .. text(cost))
+end
+
+local function read_entry(member, time)
+  local total, cost = match(member or '', '^%l(%d+):(%d+)$')
+  total, cost = tonumber(total), tonumber(cost)
+  if cost and cost >= 1 and cost <= total and total <= EXACT and time >= 0 and time <= EXACT then
+    return { time, total, cost }
+  end
+end
+
+function algorithms.r(limit, period)
+  local counter = {}
+
+  -- The newest entry, from which a log is read.
+  function counter.find(key)
+    local member, time = at_rank(key, -1)
+    if not member or member == '!' then
+      return nil
+    end
+    local newest = read_entry(member, time)
+    if not newest then
+      return discard(key)
+    end
+    return { key = key, newest = newest }
+  end
+
+  -- The log without what has left the window: the instant `at` which that is so, the range of scores that are gone,
+  -- the oldest live entry, the totals before it and with the newest.
+  local function live(state)
+    local log = { at = now, base = 0, total = 0 }
+    if not state then
+      return log
+    end
+    local newest = state.newest
+    if newest[1] > now + period then -- the clock was stepped: what lies ahead of now happens now
+      log.stepped = true
+    elseif newest[1] > now then -- time went back: stand still until it has caught up
+      log.at = newest[1]
+    end
+    local gone = log.at - period
+    log.key, log.gone = state.key, gone < 0 and '(0' or text(gone)
+    local since = gone < 0 and '0' or '(' .. text(gone)
+    local found = call('ZRANGEBYSCORE', state.key, since, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+    if found[1] then
+      local oldest = read_entry(found[1], tonumber(found[2]))
+      if not oldest or oldest[2] > newest[2] then
+        discard(state.key)
+        return { at = now, base = 0, total = 0 }
+      end
+      log.oldest, log.base, log.total = oldest, oldest[2] - oldest[3], newest[2]
+    end
+    return log
+  end
+
+  -- When the entry was made with which the log reached `total`, and its rank.
+  local function reached(log, total)
+    local low = call('ZCOUNT', log.key, '-inf', log.gone)
+    if log.oldest[2] >= total then
+      return min(log.oldest[1], log.at), low
+    end
+    local high = call('ZCARD', log.key) - 1
+    while low < high do
+      local middle = floor((low + high) / 2)
+      local entry = read_entry(at_rank(log.key, middle))
+      if entry and entry[2] < total then
+        low = middle + 1
+      else
+        high = middle
+      end
+    end
+    local _, time = at_rank(log.key, low)
+    return min(time, log.at), low
+  end
+
+  function counter.decide(state, cost)
+    local log = live(state)
+    local used, leaves = log.total - log.base, period - now
+    local oldest_left = (log.oldest and min(log.oldest[1], log.at) or log.at) + leaves
+    if used + cost <= limit then
+      local left = used + cost > 0 and oldest_left or 0
+      log.cost = cost
+      return { 1, limit - used - cost, 0, left, left, 0, log.at, 0 }, cost > 0 and log or state
+    end
+    local retry = reached(log, log.total + cost - limit) + leaves
+    local more = used <= limit and oldest_left or reached(log, log.total + 1 - limit) + leaves
+    return { 0, max(limit - used, 0), retry, oldest_left, more, 0, NOT_CHARGED, 0 }, log.stepped and log or state
+  end
+
+  counter.peek = peek_by(counter.decide)
+
+  function counter.force(state, cost)
+    local log = live(state)
+    log.cost, log.forced = min(cost, EXACT / 2), true
+    return log
+  end
+
+  -- Make the set what `log` says; returns when all of it will have left the window, nil if nothing is left.
+  function counter.change(key, log)
+    if log.stepped then
+      for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. text(now), '+inf')) do
+        call('ZADD', key, text(now), member)
+      end
+    end
+    if log.gone then
+      call('ZREMRANGEBYSCORE', key, '0', log.gone)
+    end
+    if log.forced and log.cost >= limit then -- the newest `limit` units decide all
+      call('ZREMRANGEBYSCORE', key, '0', '+inf')
+      add_entry(key, log.at, log.cost, log.cost)
+    elseif log.cost then
+      add_entry(key, log.at, log.total + log.cost, log.cost)
+      if log.forced and log.oldest then
+        local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, log.total + log.cost - limit + 1)
+        if enough > notes then
+          call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
+        end
+      end
+    end
+    local member, newest = at_rank(key, -1)
+    return member and member ~= '!' and newest + period or nil
+  end
+
+  -- Entries after the one that shrinks are written again with smaller totals.
+  function counter.refund(state, units, mark)
+    local key, back, since = state.key, 0, text(mark)
+    counter.change(key, live(state))
+    if call('ZCOUNT', key, since, since) > 0 then
+      local found = call('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES')
+      call('ZREMRANGEBYSCORE', key, since, '+inf')
+      for position = 1, #found, 2 do
+        local entry = read_entry(found[position], tonumber(found[position + 1])) or { 0, 0, 0 }
+        local given = entry[1] == mark and min(entry[3], units - back) or 0
+        back = back + given
+        if entry[3] > given then
+          add_entry(key, entry[1], entry[2] - back, entry[3] - given)
+        end
+      end
+    end
+    return back, {}
+  end
+
+  return kept_as_set(counter)
+end

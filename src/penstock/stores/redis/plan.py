@@ -1,0 +1,304 @@
+"""Operations into one script call, and its reply into outcomes. Pure: no I/O, no clock.
+
+    ops ─▶ Planner.plan ─▶ Call(keys, args) ─▶ EVALSHA ─▶ bytes ─▶ Planner.read ─▶ Reply(outcomes, stale, ...)
+
+A call carries each distinct quota once; an ask names it by number. Numbers travel both ways as packed 64-bit integers
+(the layout stands in `lua/main.lua`), because each argument of a call costs about as much as a whole ask otherwise.
+What depends on a quota alone is prepared once per quota.
+
+A call goes to one server. Whoever talks to several groups the operations first: `Keys.subject(key).head` is the
+partition of a key, and an operation is planned without regard to the others, so any grouping gives the same answers.
+
+An operation on a calendar quota is *stale* if the server's clock is more than a period away from the caller's, which
+chose the boundaries to send. Then it has changed nothing, and may be planned again with the server's `now`.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from secrets import randbits
+from typing import NamedTuple
+
+from penstock.clock import Micros
+from penstock.errors import StoreError
+from penstock.model import (
+    Acquire,
+    Amend,
+    Amended,
+    Answer,
+    Ask,
+    Decision,
+    Failed,
+    Key,
+    Op,
+    Outcome,
+    Reset,
+    Verdict,
+    new,
+)
+from penstock.periods import CalendarPeriod
+from penstock.quota import BUCKETS, CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
+from penstock.stores.redis.keys import LETTERS, Family, Keys, Subject
+
+LEAST_MEMORY_OF_IDS: Micros = 60_000_000
+MAX_PREPARED = 4_096
+MARK_BITS = 53  # a mark's part stands above them
+RANDOM_BITS = 52
+
+_ACQUIRE, _ONCE, _AMEND, _RESET = 1, 2, 3, 4
+_VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4}
+_ALL = _NO_RECORD = -1
+_ANSWER = 8  # numbers per answer
+_STALE = 2
+_STALE_UNITS = -(2**53)
+
+
+class Call(NamedTuple):
+    """What a server is asked: the script's KEYS and ARGV, and the keys of the records among them, in order."""
+
+    keys: list[bytes]
+    args: list[bytes]
+    records: list[str]
+
+
+class Reply(NamedTuple):
+    """What a server said: one outcome per operation, and
+
+    - `stale`: the positions of the operations that were not decided; their outcomes are `Failed`, and charged nothing.
+    - `now`: when it was decided, by the server's clock.
+    - `corrupt`: how many stored values could not be read, and were replaced as if empty.
+    """
+
+    outcomes: list[Outcome]
+    stale: list[int]
+    now: Micros
+    corrupt: int
+
+
+class Prepared:
+    """All of a quota that is the same in every call."""
+
+    __slots__ = ("calendar", "family", "numbers", "places")
+
+    def __init__(self, quota: Quota, keys: Keys) -> None:
+        self.family: Family = keys.family(quota)
+        self.places = quota.algorithm == CONCURRENCY
+        self.calendar: CalendarPeriod | None = quota.calendar
+        options = quota.count_denied, quota.penalty_us or 0, quota.flat
+        self.numbers: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
+        self.numbers += _parameters(quota)
+
+    def row(self, now: Micros) -> list[int]:
+        """The quota as the script reads it."""
+        return self.numbers if self.calendar is None else self.numbers + _boundaries(self.calendar, now)
+
+
+class Planner:
+    """Plans and reads calls with the keys of one store. Threads may share it."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._prepared: dict[Quota, Prepared] = {}
+
+    def plan(self, ops: Sequence[Op], now: Micros) -> Call:
+        """The call that asks for `ops`; `now` is what the caller takes for the server's time."""
+        batch = _Batch(self, now)
+        for op in ops:
+            if isinstance(op, Acquire):
+                batch.acquire(op)
+            elif isinstance(op, Amend):
+                batch.amend(op)
+            else:
+                batch.reset(op)
+        return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records)
+
+    def read(self, ops: Sequence[Op], call: Call, reply: bytes) -> Reply:
+        """What `reply` says of `ops`, for which `call` was planned."""
+        reading = _Reading(reply)
+        records = iter(call.records)
+        outcomes: list[Outcome] = []
+        for op in ops:
+            if isinstance(op, Acquire):
+                once = op.id is not None
+                outcomes.append(reading.verdict_once(op.asks, next(records)) if once else reading.verdict(op.asks))
+            else:
+                outcomes.append(reading.amended(len(op.receipt.charges)) if isinstance(op, Amend) else Amended())
+        stale = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Failed)]
+        return Reply(outcomes, stale, reading.now, reading.corrupt)
+
+    def prepared(self, quota: Quota) -> Prepared:
+        found = self._prepared.get(quota)
+        if found is None:
+            if len(self._prepared) >= MAX_PREPARED:  # amounts that vary without end: start over
+                self._prepared.clear()
+            found = self._prepared[quota] = Prepared(quota, self._keys)
+        return found
+
+
+class _Batch:
+    """A call in the making."""
+
+    def __init__(self, planner: Planner, now: Micros) -> None:
+        self._prepared, self._keys, self._now = planner._prepared, planner._keys, now
+        self._prepare = planner.prepared
+        self._indexes: dict[Quota, int] = {}
+        self._key: Key = ""
+        self._subject: Subject | None = None
+        self.keys: list[bytes] = []
+        self.numbers: list[int] = []
+        self.rows: list[int] = []
+        self.records: list[str] = []
+
+    def acquire(self, op: Acquire) -> None:
+        asks, dry, request_id = op
+        if request_id is not None:
+            self._once(asks, request_id)
+            return
+        self.numbers += (_ACQUIRE, len(asks), dry)
+        for ask in asks:
+            self._ask(ask)
+
+    def amend(self, op: Amend) -> None:
+        receipt, verb, units = op
+        serial = _NO_RECORD
+        charges = receipt.charges
+        if receipt.record is None:
+            charges = receipt.portion(units)
+        else:
+            name, _, text = receipt.record.rpartition("@")
+            serial = int(text)
+            self.keys.append(name.encode())
+        lasts = max(charge.quota.horizon_us for charge in charges)
+        self.numbers += (_AMEND, len(charges), _VERBS[verb], _ALL if units is None else units, serial, lasts)
+        for key, quota, cost, mark in charges:
+            self._counter(key, quota)
+            part, mark = divmod(mark, 1 << MARK_BITS)
+            self.numbers += (self._indexes[quota], cost, mark, part)
+
+    def reset(self, op: Reset) -> None:
+        self._counter(op.key, op.quota)
+        self.numbers.append(_RESET)
+
+    def _once(self, asks: tuple[Ask, ...], request_id: bytes) -> None:
+        lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
+        self.numbers += (_ONCE, len(asks), randbits(RANDOM_BITS), lasts)
+        first = len(self.keys)
+        for ask in asks:
+            self._ask(ask)
+        record = self._keys.record(self._keys.subject(asks[0].key), request_id, self.keys[first:])
+        self.keys.insert(first, record)
+        self.records.append(record.decode())
+
+    def _ask(self, ask: Ask) -> None:
+        key, quota, cost, advisory = ask
+        prepared = self._counter(key, quota)
+        mark = randbits(RANDOM_BITS) if prepared.places else 0
+        self.numbers += (self._indexes[quota], cost, advisory, mark)
+
+    def _counter(self, key: Key, quota: Quota) -> Prepared:
+        """Note the key of a counter, and its quota if it is the first of it in this call."""
+        prepared = self._prepared.get(quota) or self._prepare(quota)
+        if quota not in self._indexes:
+            self._indexes[quota] = len(self._indexes) + 1
+            self.rows += prepared.row(self._now)
+        subject = self._subject
+        if subject is None or key != self._key:
+            subject = self._subject = self._keys.subject(key)
+            self._key = key
+        self.keys.append(self._keys.counter(subject, prepared.family))
+        return prepared
+
+
+class _Reading:
+    """A reply being read, from its beginning to its end."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._numbers = _unpacked(reply)
+        self.now, self.corrupt = self._numbers[:2]
+        self._at = 2
+
+    def verdict(self, asks: tuple[Ask, ...]) -> Verdict | Failed:
+        if len(asks) > 1 or asks[0].advisory:
+            return self._several(asks, self.now)
+        answer = self._answer()
+        if answer is None:
+            return _stale()
+        key, quota, cost, _ = asks[0]
+        return new(Verdict, (answer, self.now, key, quota, cost, ()))
+
+    def verdict_once(self, asks: tuple[Ask, ...], record: str) -> Verdict | Failed:
+        """The verdict on a request with an id; if it was admitted before, as then, costs included."""
+        decided_at, serial = self._take(2)
+        costs_at = self._at + _ANSWER * len(asks)
+        costs = self._numbers[costs_at : costs_at + len(asks)]
+        asked = tuple([ask._replace(cost=cost) for ask, cost in zip(asks, costs, strict=True)])
+        verdict = self._several(asked, decided_at, f"{record}@{serial}")
+        self._at += len(costs)
+        return verdict
+
+    def amended(self, charges: int) -> Amended | Failed:
+        each = self._take(charges)
+        return _stale() if _STALE_UNITS in each else Amended(tuple(each))
+
+    def _several(self, asks: tuple[Ask, ...], at: Micros, record: str | None = None) -> Verdict | Failed:
+        answers = [self._answer() for _ in asks]
+        if None in answers:
+            return _stale()
+        decisions = [Decision((answer, at, *ask)) for answer, ask in zip(answers, asks, strict=True)]
+        return Verdict.of(tuple(decisions), record)
+
+    def _answer(self) -> Answer | None:
+        """The next answer; None if it is stale."""
+        start = self._at
+        self._at = end = start + _ANSWER
+        allowed, remaining, retry_after, reset_after, more_after, delay, mark, part = self._numbers[start:end]
+        if part:
+            mark += part << MARK_BITS
+        if allowed == _STALE:
+            return None
+        return allowed == 1, remaining, retry_after, reset_after, more_after, delay, mark
+
+    def _take(self, count: int) -> list[int]:
+        start = self._at
+        self._at += count
+        return self._numbers[start : self._at]
+
+
+def _stale() -> Failed:
+    error = StoreError("the clocks of caller and store are more than a calendar period apart", transient=True)
+    return Failed(error, "no")
+
+
+def _parameters(quota: Quota) -> list[int]:
+    """What an algorithm needs beside limit and period; a calendar's boundaries depend on now."""
+    limit, period = quota.limit, quota.period_us
+    if quota.calendar is not None:
+        return []
+    if quota.algorithm == DEFAULT_ALGORITHM:
+        tick = -(-period >> 20)
+        return [tick, -(-period // tick), 0, 0]
+    if quota.algorithm in (*BUCKETS, MIN_INTERVAL, "leaky_bucket"):
+        return [quota.capacity, *divmod(quota.capacity * period, limit), 0]
+    return [0, 0, 0, 0]
+
+
+def _boundaries(calendar: CalendarPeriod, now: Micros) -> list[Micros]:
+    """The boundaries of the period that holds `now`, of the one before and the one after."""
+    start, end = calendar.bounds(now)
+    return [calendar.bounds(start - 1)[0], start, end, calendar.bounds(end)[1]]
+
+
+def _packed(numbers: list[int]) -> bytes:
+    packed = array("q", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _unpacked(reply: bytes) -> list[int]:
+    numbers = array("q", reply)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

