@@ -20,6 +20,9 @@ Micros: TypeAlias = int
 
 SECOND: Micros = 1_000_000
 
+monotonic = time.monotonic
+"""Seconds that never go back, for the deadlines of sockets, which no test moves by hand."""
+
 
 class Clock(Protocol):
     """Where a store and a limiter learn what time it is."""

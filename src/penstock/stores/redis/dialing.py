@@ -1,0 +1,56 @@
+"""Making connections. redis-py does the connecting: names, TLS, passwords, the choice of the database.
+
+What it returns is ready for use. Below that its command layer is left alone: it costs more than the server and the
+kernel together, and it repeats calls of its own accord, while a decision must be sent at most once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import redis
+import redis.asyncio.connection as aio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.retry import Retry
+
+from penstock.stores.redis.settings import Settings
+
+CONNECT_TIMEOUT = 5.0
+
+BLOCKING: dict[str, Callable[..., AbstractConnection]] = {
+    "tcp": Connection,
+    "tls": SSLConnection,
+    "unix": UnixDomainSocketConnection,
+}
+ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
+    "tcp": aio.Connection,
+    "tls": aio.SSLConnection,
+    "unix": aio.UnixDomainSocketConnection,
+}
+
+DialError = (redis.RedisError, OSError, ValueError, TypeError)
+"""What connecting may raise: the network's errors, the server's, and settings that redis-py does not understand."""
+
+
+def dial(settings: Settings) -> tuple[AbstractConnection, socket.socket]:
+    """A connection that is ready for use, and its socket."""
+    connection = BLOCKING[settings.kind](**_arguments(settings), retry=Retry(NoBackoff(), 0))
+    connection.connect()  # type: ignore[no-untyped-call]
+    return connection, cast("Any", connection)._sock
+
+
+async def dial_async(settings: Settings) -> tuple[aio.AbstractConnection, Any]:
+    """A connection that is ready for use, and its transport."""
+    connection = ASYNCIO[settings.kind](**_arguments(settings), retry=AsyncRetry(NoBackoff(), 0))
+    await connection.connect()  # type: ignore[no-untyped-call]
+    return connection, cast("Any", connection)._writer.transport
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """RESP2, because what is pushed without having been asked for would come between questions and answers."""
+    ours = {"protocol": 2, "socket_timeout": CONNECT_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
+    return dict(settings.connect) | ours

@@ -1,0 +1,256 @@
+"""The blocking link: moves bytes to a server and back, for any number of threads.
+
+Callers never connect. A passing thread, the connector, does so in the background when there are more callers than
+connections; a caller takes a connection that is ready, or waits for one as long as its deadline allows. While the
+server cannot be reached callers are told so at once, and the connector tries again, less and less often.
+
+A question is sent at most once, unless the server says that it did not know the script. A connection on which an answer
+is outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import random
+import select
+import ssl
+from threading import Condition, Thread
+from typing import Any
+from weakref import WeakSet
+
+import hiredis
+
+from penstock.clock import Micros, monotonic
+from penstock.model import Failed
+from penstock.stores.redis.dialing import DialError, dial
+from penstock.stores.redis.replies import NOSCRIPT, not_sent, unanswered
+from penstock.stores.redis.settings import Settings
+from penstock.stores.redis.talk import Talk
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+CHUNK = 65_536
+
+
+class NoAnswer(Exception):
+    """Why there is no reply; `failed` is what that means for the operations."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+        super().__init__(str(failed.error))
+
+
+class Wire:
+    """One connection: a question at a time. Its socket never blocks; what waits is `poll`, a call to the system less."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._connection, self._socket = dial(settings)  # what redis-py made must live as long as its socket
+        self._socket.setblocking(False)
+        self._pending = getattr(self._socket, "pending", lambda: 0)  # what TLS has read already
+        self._reader = hiredis.Reader()
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
+
+    def ask(self, packed: bytes, until: float) -> Any:
+        """The reply to a question. Raises `TimeoutError` or another `OSError` if there is none."""
+        self._send(packed, until)
+        reply = self._reader.gets()
+        while reply is False:
+            self._reader.feed(self._receive(until))
+            reply = self._reader.gets()
+        return reply
+
+    def is_open(self) -> bool:
+        """Whether the server has not hung up since its last answer: nothing is outstanding, so nothing may be there."""
+        return not self._readable.poll(0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send(self, packed: bytes, until: float) -> None:
+        left = memoryview(packed)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                _wait(self._writable, until)
+            except ssl.SSLWantReadError:
+                _wait(self._readable, until)
+
+    def _receive(self, until: float) -> bytes:
+        while True:
+            if not self._pending():
+                _wait(self._readable, until)
+            try:
+                chunk = self._socket.recv(CHUNK)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                continue  # TLS had something to say that was no data
+            except ssl.SSLWantWriteError:
+                _wait(self._writable, until)
+                continue
+            if not chunk:
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
+            return chunk
+
+
+def _wait(event: select.poll, until: float) -> None:
+    left = until - monotonic()
+    if left <= 0 or not event.poll(math.ceil(left * 1_000)):
+        raise TimeoutError
+
+
+class Link:
+    """Connections to one server, shared by threads."""
+
+    def __init__(self, settings: Settings, talk: Talk) -> None:
+        self._settings, self._talk, self.place = settings, talk, settings.place
+        self._closed = False
+        self._begin()
+        _alive.add(self)
+
+    def _begin(self) -> None:
+        """Everything that must be made anew in a forked child."""
+        self._changed = Condition()
+        self._ready: list[Wire] = []
+        self._open = 0  # connections that are ready or in use, and the one that is being made
+        self._waiting = 0
+        self._connecting = False
+        self._unreachable: Failed | None = None  # why the last attempt to connect failed
+
+    def call(self, packed: bytes, deadline: Micros) -> Any:
+        """The server's reply, within `deadline` microseconds. Raises `NoAnswer`."""
+        until = monotonic() + deadline / 1_000_000
+        wire = self._take(until)
+        try:
+            reply = wire.ask(packed, until)
+            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT):
+                loaded = wire.ask(self._talk.load, until)
+                reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(packed, until)
+        except BaseException as error:  # whatever happened, an answer may be outstanding
+            self._drop(wire)
+            if isinstance(error, TimeoutError):
+                raise NoAnswer(unanswered(f"no answer within {deadline / 1000:g} ms", self.place)) from None
+            if isinstance(error, OSError):
+                raise NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place)) from None
+            raise
+        self._give_back(wire)
+        return reply
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            ready, self._ready = self._ready, []
+            self._changed.notify_all()
+        for wire in ready:
+            wire.close()
+
+    def _take(self, until: float) -> Wire:
+        """A connection that is ready; the last one given back, so that surplus ones stay idle."""
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise NoAnswer(not_sent("the store is closed", self.place, transient=False))
+                while self._ready:
+                    wire = self._ready.pop()
+                    if wire.is_open():
+                        return wire
+                    self._forget(wire)
+                if self._unreachable is not None:
+                    self._connect()
+                    raise NoAnswer(self._unreachable)
+                self._waiting += 1
+                try:
+                    self._connect()
+                    if not self._changed.wait(until - monotonic()) and not self._ready:
+                        raise NoAnswer(not_sent("no connection was ready in time", self.place))
+                finally:
+                    self._waiting -= 1
+
+    def _give_back(self, wire: Wire) -> None:
+        with self._changed:
+            if not self._closed:
+                self._ready.append(wire)
+                self._changed.notify()
+                return
+        wire.close()
+
+    def _drop(self, wire: Wire) -> None:
+        with self._changed:
+            self._forget(wire)
+            if self._waiting:
+                self._connect()
+
+    def _forget(self, wire: Wire) -> None:
+        self._open -= 1
+        wire.close()
+
+    # The connector
+
+    def _connect(self) -> None:
+        """See to it that somebody connects, unless somebody does or there are enough connections."""
+        if not self._connecting and self._open < self._settings.connections:
+            self._connecting = True
+            Thread(target=self._keep_connecting, name="penstock-connect", daemon=True).start()
+
+    def _keep_connecting(self) -> None:
+        """Connect as long as callers wait for it."""
+        pause = FIRST_PAUSE
+        while self._is_wanted():
+            try:
+                wire = self._dial()
+            except (*DialError, NoAnswer) as error:
+                self._fail(error)
+                with self._changed:
+                    if self._closed:
+                        break
+                    self._changed.wait(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            with self._changed:
+                self._unreachable = None
+                self._open += 1
+            self._give_back(wire)
+
+    def _is_wanted(self) -> bool:
+        with self._changed:
+            few = self._open < self._settings.connections
+            wanted = self._unreachable is not None or self._waiting > len(self._ready)
+            self._connecting = few and wanted and not self._closed
+            return self._connecting
+
+    def _dial(self) -> Wire:
+        wire = Wire(self._settings)
+        loaded = wire.ask(self._talk.load, monotonic() + 5)
+        if isinstance(loaded, hiredis.ReplyError):
+            wire.close()
+            raise NoAnswer(not_sent(f"the script cannot be loaded ({loaded})", self.place))
+        return wire
+
+    def _fail(self, error: Exception) -> None:
+        why = error.failed if isinstance(error, NoAnswer) else not_sent(f"cannot connect ({named(error)})", self.place)
+        with self._changed:
+            self._unreachable = why
+            self._changed.notify_all()
+
+
+def named(error: BaseException) -> str:
+    """What went wrong, without what the error may quote: a password, a user's name."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+
+
+_alive: WeakSet[Link] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The child shares its parent's sockets: it leaves them alone, and connects for itself."""
+    for link in list(_alive):
+        for wire in link._ready:
+            wire.close()
+        link._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

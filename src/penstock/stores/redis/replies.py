@@ -1,0 +1,51 @@
+"""What servers and networks say when they do not answer, as `Failed`: may it succeed later, was it charged?"""
+
+from __future__ import annotations
+
+from penstock.errors import StoreError
+from penstock.model import Failed
+
+NOSCRIPT = "NOSCRIPT"
+
+REFUSED = {
+    "BUSY": "a script has been running for too long",
+    "CLUSTERDOWN": "the cluster is down",
+    "LOADING": "the server is loading its data",
+    "MASTERDOWN": "the replica has lost its primary",
+    "MISCONF": "the server cannot save, and therefore refuses writes",
+    "NOREPLICAS": "too few replicas are up to date",
+    "OOM": "the server is out of memory (noeviction and a larger maxmemory are recommended)",
+    "READONLY": "the server is a replica",
+    "TRYAGAIN": "slots are being moved",
+}
+"""Errors that a server raises before a script begins, and that pass."""
+
+FORBIDDEN = {
+    "NOAUTH": "the server wants a password",
+    "NOPERM": "the user may not do this (expected +evalsha +script|load, and the key prefix)",
+    "WRONGPASS": "wrong user name or password",
+}
+"""Errors that a server raises before a script begins, and that stay until somebody does something about them."""
+
+MAX_TEXT = 200
+
+
+def failed_by(reply: Exception, place: str) -> Failed:
+    """What an error that `place` answered with means for every operation of the call."""
+    text = str(reply)[:MAX_TEXT]
+    code = text.partition(" ")[0]
+    if code in REFUSED:
+        return Failed(StoreError(f"redis at {place}: {REFUSED[code]} ({text})", transient=True), "no")
+    if code in FORBIDDEN:
+        return Failed(StoreError(f"redis at {place}: {FORBIDDEN[code]} ({text})", transient=False), "no")
+    return Failed(StoreError(f"redis at {place}: {text}", transient=False), "unknown")
+
+
+def not_sent(why: str, place: str, *, transient: bool = True) -> Failed:
+    """Nothing reached the server."""
+    return Failed(StoreError(f"redis at {place}: {why}", transient=transient), "no")
+
+
+def unanswered(why: str, place: str) -> Failed:
+    """The call was sent, and what became of it is not known."""
+    return Failed(StoreError(f"redis at {place}: {why}", transient=True), "unknown")

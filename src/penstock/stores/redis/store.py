@@ -1,0 +1,209 @@
+"""The Redis store: counters that every server of a fleet shares. One script call decides a whole batch.
+
+`RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both plan, send and read alike; see `talk`, `link`
+and `async_link`. Neither raises for what goes wrong on the way: the outcome of an operation is then a `Failed`, which
+says whether it may have been charged all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+from penstock.clock import Clock, Micros
+from penstock.model import Failed, Op, Outcome
+from penstock.stores.redis.async_link import AsyncLink
+from penstock.stores.redis.link import Link, NoAnswer
+from penstock.stores.redis.settings import Settings, read_client, read_url
+from penstock.stores.redis.talk import MAX_OPS, Question, Talk, batches
+
+if TYPE_CHECKING:
+    import redis
+
+
+class RedisStore:
+    """Counters in one Redis or Valkey, for blocking callers.
+
+    - `deadline`: seconds within which a decision is made, or known to have failed; 0.05.
+    - `connections`: how many may be open at once; 32.
+    - `secret`: what identities are hashed with before they leave the process; the same on every server.
+    - `namespace`: keeps applications apart that share a server and a secret.
+    - `prefix`: what every key begins with.
+    - `clock`: for tests; the script goes by it instead of the server's time.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self._begin(read_url(url, **options), clock)
+
+    @classmethod
+    def from_client(cls, client: redis.Redis, *, clock: Clock | None = None, **options: Any) -> Self:
+        """A store on the server of an existing client, with its address, credentials and TLS."""
+        store = cls.__new__(cls)
+        store._begin(read_client(client, **options), clock)
+        return store
+
+    def _begin(self, settings: Settings, clock: Clock | None) -> None:
+        self.settings = settings
+        self.talk = Talk(settings, clock)
+        self._link = Link(settings, self.talk)
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        within = self.settings.deadline_us if deadline is None else deadline
+        if len(ops) > MAX_OPS:
+            return [outcome for batch in batches(ops) for outcome in self._run(batch, within)]
+        return self._run(ops, within) if ops else []
+
+    def _run(self, ops: Sequence[Op], deadline: Micros, now: Micros | None = None) -> list[Outcome]:
+        question = self.talk.ask(ops, now)
+        try:
+            reply = self._link.call(question.packed, deadline)
+        except NoAnswer as no_answer:
+            return [no_answer.failed] * len(ops)
+        outcomes, stale, at = self.talk.read(question, reply)
+        if stale and now is None:  # our clock and the server's differ: plan again by the server's
+            for position, outcome in zip(stale, self._run([ops[p] for p in stale], deadline, at), strict=True):
+                outcomes[position] = outcome
+        return outcomes
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Asked:
+    """What was asked in one turn of an event loop, with one deadline: it becomes one script call."""
+
+    __slots__ = ("askers", "ops")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.askers: list[tuple[asyncio.Future[list[Outcome]], int, int]] = []  # whose are the ops from, to
+
+    def add(self, ops: Sequence[Op], asker: asyncio.Future[list[Outcome]]) -> None:
+        first = len(self.ops)
+        self.ops += ops
+        self.askers.append((asker, first, len(self.ops)))
+
+    def tell(self, outcomes: list[Outcome]) -> None:
+        for asker, first, last in self.askers:
+            if not asker.done():
+                asker.set_result(outcomes[first:last])
+
+    def without_those_who_left(self) -> Asked:
+        """The same without callers that were cancelled before anything was sent."""
+        if not any([asker.done() for asker, _, _ in self.askers]):
+            return self
+        left = Asked()
+        for asker, first, last in self.askers:
+            if not asker.done():
+                left.add(self.ops[first:last], asker)
+        return left
+
+
+class LoopStore:
+    """What belongs to one event loop: its link, and what has been asked in this turn of the loop."""
+
+    def __init__(self, settings: Settings, talk: Talk) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._talk = talk
+        self.link = AsyncLink(settings, talk)
+        self._asked: dict[Micros, Asked] = {}
+
+    def ask(self, ops: Sequence[Op], deadline: Micros) -> asyncio.Future[list[Outcome]]:
+        asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
+        asked = self._asked.get(deadline)
+        if asked is None or len(asked.ops) + len(ops) > MAX_OPS:
+            if not self._asked:
+                self._loop.call_soon(self._send_all)
+            elif asked is not None:
+                self._send(asked, deadline)
+            asked = self._asked[deadline] = Asked()
+        asked.add(ops, asker)
+        return asker
+
+    def _send_all(self) -> None:
+        asked, self._asked = self._asked, {}
+        for deadline, together in asked.items():
+            self._send(together, deadline)
+
+    def _send(self, asked: Asked, deadline: Micros) -> None:
+        asked = asked.without_those_who_left()
+        if asked.ops:
+            self._put(asked, self._talk.ask(asked.ops), deadline)
+
+    def _put(self, asked: Asked, question: Question, deadline: Micros, *, again: bool = False) -> None:
+        def heard(answer: Any) -> None:
+            if isinstance(answer, Failed):
+                asked.tell([answer] * len(question.ops))
+                return
+            outcomes, stale, now = self._talk.read(question, answer)
+            if stale and not again:  # our clock and the server's differ: plan those again by the server's
+                self._ask_again(asked, outcomes, stale, now, deadline)
+            else:
+                asked.tell(outcomes)
+
+        self.link.ask(question.packed, deadline, heard)
+
+    def _ask_again(
+        self, asked: Asked, outcomes: list[Outcome], stale: list[int], now: Micros, deadline: Micros
+    ) -> None:
+        question = self._talk.ask([asked.ops[position] for position in stale], now)
+
+        def heard(answer: Any) -> None:
+            fresh = [answer] * len(stale) if isinstance(answer, Failed) else self._talk.read(question, answer)[0]
+            for position, outcome in zip(stale, fresh, strict=True):
+                outcomes[position] = outcome
+            asked.tell(outcomes)
+
+        self.link.ask(question.packed, deadline, heard)
+
+
+class AsyncRedisStore:
+    """Counters in one Redis or Valkey, for asyncio. Options as `RedisStore`.
+
+    Everything that is asked in one turn of an event loop goes out as one script call. Each loop has a connection.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self._begin(read_url(url, **options), clock)
+
+    @classmethod
+    def from_client(cls, client: redis.asyncio.Redis, *, clock: Clock | None = None, **options: Any) -> Self:
+        """A store on the server of an existing client, with its address, credentials and TLS."""
+        store = cls.__new__(cls)
+        store._begin(read_client(client, **options), clock)
+        return store
+
+    def _begin(self, settings: Settings, clock: Clock | None) -> None:
+        self.settings = settings
+        self.talk = Talk(settings, clock)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopStore] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        if not ops:
+            return []
+        within = self.settings.deadline_us if deadline is None else deadline
+        here = self._here()
+        if len(ops) > MAX_OPS:
+            portions = await asyncio.gather(*[here.ask(batch, within) for batch in batches(ops)])
+            return [outcome for portion in portions for outcome in portion]
+        return await here.ask(ops, within)
+
+    def _here(self) -> LoopStore:
+        loop = asyncio.get_running_loop()
+        here = self._loops.get(loop)
+        if here is None:
+            with self._lock:
+                here = self._loops.setdefault(loop, LoopStore(self.settings, self.talk))
+        return here
+
+    async def close(self) -> None:
+        """Close the connections of this event loop, and of loops that have ended."""
+        for loop, here in list(self._loops.items()):
+            if loop is asyncio.get_running_loop() or loop.is_closed():
+                here.link.close()
+            else:
+                loop.call_soon_threadsafe(here.link.close)

@@ -1,0 +1,80 @@
+"""What is said to a server, and how its answers are read: the same for blocking and asyncio callers. Does no I/O.
+
+talk = Talk(settings, clock)
+question = talk.ask(ops)                   the bytes to send
+talk.read(question, reply)                 the outcomes; or a question that has to be asked again
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import hiredis
+
+from penstock.clock import Clock, Micros, SystemClock
+from penstock.model import Op, Outcome
+from penstock.stores.redis.plan import Call, Planner
+from penstock.stores.redis.replies import failed_by
+from penstock.stores.redis.script import SCRIPT, script_with_injected_time
+from penstock.stores.redis.settings import Settings
+
+MAX_OPS = 512
+"""How many operations go into one script call at most: while it runs, the server serves nobody else."""
+
+log = logging.getLogger("penstock.redis")
+
+
+class Question(NamedTuple):
+    """Operations, and the call that asks for them."""
+
+    ops: Sequence[Op]
+    call: Call
+    packed: bytes
+
+
+class Talk:
+    """How one store talks to its server.
+
+    With a `clock` of the caller's, it is that clock which the script goes by instead of the server's: for tests.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.place = settings.place
+        self._planner = Planner(settings.keys)
+        self._injected = clock is not None
+        self._time_ns = (clock or SystemClock()).time_ns
+        self.script = script_with_injected_time() if clock is not None else SCRIPT
+        self.load = _packed(b"SCRIPT", b"LOAD", self.script.text)
+        self.corrupt = 0  # values that were damaged and had to be replaced
+
+    def ask(self, ops: Sequence[Op], now: Micros | None = None) -> Question:
+        """The question that asks for `ops`; `now` is the server's time if it is known better than by our clock."""
+        ours = self._time_ns() // 1_000
+        call = self._planner.plan(ops, ours if now is None else now)
+        injected = (b"%d" % ours,) if self._injected else ()
+        command = _packed(b"EVALSHA", self.script.sha, len(call.keys), *call.keys, *call.args, *injected)
+        return Question(ops, call, command)
+
+    def read(self, question: Question, reply: object) -> tuple[list[Outcome], list[int], Micros]:
+        """The outcomes that a reply means; which of them are stale; and the server's time."""
+        if isinstance(reply, Exception):
+            failed = failed_by(reply, self.place)
+            return [failed] * len(question.ops), [], 0
+        if not isinstance(reply, bytes):
+            raise TypeError(f"the script answered with {type(reply).__name__}")
+        outcomes, stale, now, corrupt = self._planner.read(question.ops, question.call, reply)
+        if corrupt:
+            self.corrupt += corrupt
+            log.warning("redis at %s: %d stored values were damaged and have been replaced", self.place, corrupt)
+        return outcomes, stale, now
+
+
+def _packed(*words: bytes | int) -> bytes:
+    return hiredis.pack_command(words)  # type: ignore[arg-type]  # declared for a single word
+
+
+def batches(ops: Sequence[Op]) -> list[Sequence[Op]]:
+    """`ops` in portions that one script call may carry."""
+    return [ops] if len(ops) <= MAX_OPS else [ops[start : start + MAX_OPS] for start in range(0, len(ops), MAX_OPS)]
