@@ -1,18 +1,15 @@
 """Steps the wall clock of a server process while it runs, so that tests can do what NTP and administrators do.
 
-A small library (`clock_shim.c`) is built once per process where a C compiler is present, and preloaded into the server.
-It reads the shift from a file. Works on Linux, for programs that are linked to the C library dynamically.
+A small library (`clock_shim.c`) is built where a C compiler is present, and preloaded into the server. It reads the
+shift from a file. Works on Linux, for programs that are linked to the C library dynamically.
 """
 
 from __future__ import annotations
 
-import atexit
 import shutil
 import struct
 import subprocess
 import sys
-import tempfile
-from functools import cache
 from pathlib import Path
 
 from penstock.clock import SECOND, Micros
@@ -29,18 +26,6 @@ def can_step_clocks() -> bool:
     return sys.platform == "linux" and _compiler() is not None
 
 
-@cache
-def _library() -> Path:
-    compiler = _compiler()
-    assert compiler is not None, "no C compiler: ask can_step_clocks() first"
-    folder = Path(tempfile.mkdtemp(prefix="penstock-clock-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library = folder / "clock_shim.so"
-    command = (compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE), "-ldl")
-    subprocess.run(command, check=True)
-    return library
-
-
 class ClockShim:
     """The shift of one server's clock: zero at first, kept in a file that the server maps."""
 
@@ -48,7 +33,7 @@ class ClockShim:
         self._file = folder / "clock"
         self._shift: Micros = 0
         self._file.write_bytes(struct.pack("=q", 0))
-        self.environment = {"LD_PRELOAD": str(_library()), "PENSTOCK_CLOCK_FILE": str(self._file)}
+        self.environment = {"LD_PRELOAD": str(_built(folder)), "PENSTOCK_CLOCK_FILE": str(self._file)}
 
     def step(self, seconds: float) -> Micros:
         """Move the clock by `seconds` from where it is now; returns how far it is from the machine's."""
@@ -56,3 +41,11 @@ class ClockShim:
         with self._file.open("r+b") as file:  # the same file, in place: it is mapped
             file.write(struct.pack("=q", self._shift))
         return self._shift
+
+
+def _built(folder: Path) -> Path:
+    compiler = _compiler()
+    assert compiler is not None
+    library = folder / "clock_shim.so"
+    subprocess.run((compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE), "-ldl"), check=True)
+    return library

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from penstock.clock import SECOND, Micros
 from penstock.testing.certificates import Certificate
-from penstock.testing.clock_shim import ClockShim
+from penstock.testing.clock_shim import ClockShim, can_step_clocks
 from penstock.testing.processes import DEADLINE, Child, wait_until
 from penstock.testing.resp import Conversation, Refusal, Word
 
@@ -101,6 +101,8 @@ class Server:
     - `steppable`: gives it a clock that `step_clock` can move; see `can_step_clocks`.
     """
 
+    _mode: tuple[str, ...] = ()
+
     def __init__(
         self,
         flavour: str = "valkey",
@@ -114,6 +116,8 @@ class Server:
         program = binary(flavour)
         if program is None:
             raise FileNotFoundError(f"{flavour}: not installed here (flavours() says what is)")
+        if steppable and not can_step_clocks():
+            raise RuntimeError(f"{flavour}: a clock that can be moved takes Linux and a C compiler")
         self._program = program
         self._config = tuple(config)
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-{flavour}-"))
@@ -202,7 +206,7 @@ class Server:
         config.write_text("\n".join((self._base(), *self._config, "")), encoding="utf-8")
         self.socket.unlink(missing_ok=True)
         environment = self._clock.environment if self._clock else None
-        self._child = Child((str(self._program), str(config)), self.folder, environment)
+        self._child = Child((str(self._program), str(config), *self._mode), self.folder, environment)
         try:
             wait_until(self._answers, f"an answer of {self.flavour} on port {self.port}")
         except BaseException:
@@ -269,3 +273,9 @@ class Server:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class Sentinel(Server):
+    """A server that watches others; its `config` says which: `"sentinel monitor NAME HOST PORT QUORUM"`."""
+
+    _mode = ("--sentinel",)

@@ -17,7 +17,7 @@ from penstock.testing.clock_shim import can_step_clocks
 from penstock.testing.fixtures import Keyspace, check_expiries
 from penstock.testing.processes import wait_until
 from penstock.testing.resp import Refusal
-from penstock.testing.servers import FLAVOURS, Server, ServerDied, binary, flavours, free_port, speaks_tls
+from penstock.testing.servers import FLAVOURS, Sentinel, Server, ServerDied, binary, flavours, free_port, speaks_tls
 
 HOUR = 3_600
 MICROS = 1_000_000
@@ -187,6 +187,20 @@ def test_ports_are_not_those_of_outgoing_connections() -> None:
     ports = {free_port() for _ in range(50)}
     assert len(ports) > 1
     assert max(ports) + 10_000 < 32_768
+
+
+def test_replicas_follow_and_sentinels_promote_them(flavour: str) -> None:
+    """All that a replicated set-up needs of a server is a few lines of configuration."""
+    with (
+        Server(flavour) as primary,
+        Server(flavour, config=[f"replicaof 127.0.0.1 {primary.port}"]) as replica,
+        Sentinel(flavour, config=[f"sentinel monitor main 127.0.0.1 {primary.port} 1"]) as sentinel,
+    ):
+        wait_until(lambda: b"state=online" in primary.ask("INFO", "replication"), "the replica's link")
+        wait_until(lambda: b"slaves=1" in sentinel.ask("INFO", "sentinel"), "the sentinel's look at the replica")
+        sentinel.ask("SENTINEL", "SET", "main", "down-after-milliseconds", 100)
+        primary.kill()
+        wait_until(lambda: replica.ask("ROLE")[0] == b"master", "the promotion")
 
 
 # ---------------------------------------------------------------- the clock

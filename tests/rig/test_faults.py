@@ -181,6 +181,12 @@ def test_a_client_is_hung_up_on_when_there_is_no_server() -> None:
         assert proxy.counts().connections == 0
 
 
+def test_a_port_that_somebody_took_meanwhile_is_exchanged(server: Server) -> None:
+    proxy = FaultProxy(server.address)
+    with socket.create_server(proxy.address) as rival, proxy, connected(proxy):
+        assert proxy.port != rival.getsockname()[1]
+
+
 def test_waiting_in_vain_says_what_was_seen(proxy: FaultProxy) -> None:
     with pytest.raises(TimeoutError, match=r"in vain; seen so far: Counts\(connections=0"):
         proxy.when(lambda counts: counts.connections > 0, timeout=0.01)
