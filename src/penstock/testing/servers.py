@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterable
 from functools import cache
@@ -25,7 +24,7 @@ from typing import Any, Self
 from penstock.clock import SECOND, Micros
 from penstock.testing.certificates import Certificate
 from penstock.testing.clock_shim import ClockShim, can_step_clocks
-from penstock.testing.processes import DEADLINE, Child, wait_until
+from penstock.testing.processes import DEADLINE, Workplace, wait_until
 from penstock.testing.resp import Conversation, Refusal, Word
 
 HOST = "127.0.0.1"
@@ -120,11 +119,11 @@ class Server:
             raise RuntimeError(f"{flavour}: a clock that can be moved takes Linux and a C compiler")
         self._program = program
         self._config = tuple(config)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-{flavour}-"))
+        self._place = Workplace(f"penstock-{flavour}-")
+        self.folder = self._place.folder
         self.socket = self.folder / "socket"
         self.port = free_port()
         self._clock = ClockShim(self.folder) if steppable else None
-        self._child: Child | None = None
         self._known = False  # whether anybody may know its port yet
 
     @property
@@ -148,13 +147,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        return self._running.pid
-
-    @property
-    def _running(self) -> Child:
-        if self._child is None:
-            raise RuntimeError(f"{self.flavour} on port {self.port}: not started")
-        return self._child
+        return self._place.pid
 
     # ---------------------------------------------------------------- asking
 
@@ -205,8 +198,8 @@ class Server:
         config = self.folder / "server.conf"
         config.write_text("\n".join((self._base(), *self._config, "")), encoding="utf-8")
         self.socket.unlink(missing_ok=True)
-        environment = self._clock.environment if self._clock else None
-        self._child = Child((str(self._program), str(config), *self._mode), self.folder, environment)
+        environment = self._clock.environment if self._clock else {}
+        self._place.run((str(self._program), str(config), *self._mode), environment)
         try:
             wait_until(self._answers, f"an answer of {self.flavour} on port {self.port}")
         except BaseException:
@@ -227,30 +220,30 @@ class Server:
         try:
             self.ask("PING", timeout=1.0)
         except (OSError, Refusal):  # not listening yet, or still loading
-            if not self._running.running:
+            if not self._place.running:
                 raise ServerDied(f"{self.flavour} on port {self.port}:\n{self.log()}") from None
             return False
         return True
 
     def log(self) -> str:
         """The end of what it printed."""
-        return self._running.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
+        return self._place.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
 
     def stop(self) -> None:
         """End it as an administrator would (SIGTERM)."""
-        self._running.stop()
+        self._place.stop()
 
     def kill(self) -> None:
         """End it as a crash would (SIGKILL)."""
-        self._running.kill()
+        self._place.kill()
 
     def freeze(self) -> None:
         """Stop it without its knowing (SIGSTOP): connections stay open and nothing answers."""
-        self._running.freeze()
+        self._place.freeze()
 
     def thaw(self) -> None:
         """Let it go on (SIGCONT)."""
-        self._running.thaw()
+        self._place.thaw()
 
     def restart(self) -> None:
         """Kill it and start it again, empty, at the same port."""
@@ -259,9 +252,7 @@ class Server:
 
     def close(self) -> None:
         """Kill it, if it runs, and remove its folder."""
-        if self._child is not None:
-            self._child.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._place.close()
 
     def __enter__(self) -> Self:
         try:
