@@ -1,4 +1,4 @@
-"""What all tiers share: how many examples Hypothesis generates, and how many it really did.
+"""What all tiers share: real servers, how many examples Hypothesis generates, and how many it really did.
 
 A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHESIS_PROFILE, else it is `ci`.
 """
@@ -8,6 +8,8 @@ import re
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["penstock.testing.fixtures"]
 
 # Whatever is slow here is slow because the machine is: no deadline, no complaint about slow generation.
 # Random is said aloud, because Hypothesis changes its default where the variable CI is set.

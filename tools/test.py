@@ -38,6 +38,7 @@ UNTRACED = ("integration",)
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
     "conformance": ("tests/conformance",),
+    "rig": ("tests/rig",),
     "integration": ("tests/integration",),
     "acceptance": ("tests/acceptance",),
 }

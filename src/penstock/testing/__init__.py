@@ -2,6 +2,7 @@
 
 - `StoreConformance`, `AsyncStoreConformance`: pytest classes to subclass; see `penstock.testing.conformance`.
 - `Oracle`: the brute-force model they compare a store with, for tests of your own.
+- the fault rig, for stores on servers: `penstock.testing.servers`, `.faults`, `.history`, `.fixtures`.
 """
 
 import pytest

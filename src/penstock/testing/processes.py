@@ -1,0 +1,140 @@
+"""Child processes that never outlive the tests that started them, however those end.
+
+An exit handler is not enough: a test process may be killed. (A parent-death signal is tied to the *thread* that
+started the child, and would end servers whose starter thread is done.) So each scratch folder has a watcher, a shell
+that reads from a pipe whose other end only this process holds. It is told which process runs in the folder; when the
+pipe breaks, it kills that process and removes the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+DEADLINE = 60.0
+"""Seconds after which something that ought to have happened counts as hung. Machines have stood still for 25."""
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Return as soon as `holds()` is true; raise TimeoutError if that does not come to pass."""
+    give_up = time.monotonic() + DEADLINE
+    while not holds():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"waited {DEADLINE:g} s in vain for {what}")
+        time.sleep(0.002)
+
+
+_WATCH = 'while read -r line; do pid=$line; done; [ -z "$pid" ] || kill -9 "$pid"; rm -rf -- "$1"'
+_open: set[Workplace] = set()
+
+
+class Workplace:
+    """A scratch folder, and one process at a time that works in it. The process is addressed by its id alone."""
+
+    def __init__(self, prefix: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
+        self.log = self.folder / "log"
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher = subprocess.Popen(
+            ("/bin/sh", "-c", _WATCH, "watcher", str(self.folder)),
+            bufsize=0,  # no buffer, so no lock that a fork could copy while it is held
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        _open.add(self)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a process in the folder; what it prints goes to `log`."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt at the keyboard is for us to handle, not for our children
+            )
+        self._tell_watcher(str(self.pid))
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"nothing was started in {self.folder}")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def freeze(self) -> None:
+        """Stop the process without its knowing (SIGSTOP); returns when it stands still. Its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ask it to end (SIGTERM), frozen or not, and wait until it has."""
+        self.thaw()
+        self.process.terminate()
+        try:
+            self.process.wait(DEADLINE)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self.process.kill()
+        self.process.wait(DEADLINE)
+        self._tell_watcher("")
+
+    def close(self) -> None:
+        """End the process, if one runs, and remove the folder."""
+        if self not in _open:
+            return
+        if self.running:
+            self.kill()
+        _open.discard(self)
+        self._watcher.kill()
+        self._watcher.wait(DEADLINE)
+        self._let_go()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _tell_watcher(self, line: str) -> None:
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.write(line.encode() + b"\n")
+
+    def _let_go(self) -> None:
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+
+
+def _close_own() -> None:
+    for place in list(_open):
+        if place._owner == os.getpid():
+            place.close()
+
+
+def _let_go_in_fork() -> None:
+    """Hold no end of the watchers' pipes, or they would wait for the forked process as well."""
+    for place in _open:
+        place._let_go()
+
+
+atexit.register(_close_own)
+os.register_at_fork(after_in_child=_let_go_in_fork)
