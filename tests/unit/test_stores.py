@@ -2,16 +2,18 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.errors import InvalidInput, InvalidOption
-from penstock.stores import AsyncMemoryStore, InProcess, MemoryStore, open_async_store, open_store
+from penstock.stores import MEMORY, REDIS, AsyncMemoryStore, InProcess, MemoryStore, open_async_store, open_store
 from tests.unit.support import finish
 
+SCHEMES = ", ".join(f"{scheme}://" for scheme in (MEMORY, *REDIS))
+
 BAD_URLS = {
-    "": "store '': unknown scheme (expected memory://)",
-    "memory": "store 'memory': unknown scheme (expected memory://)",
-    "memory:": "store 'memory:': unknown scheme (expected memory://)",
-    "MEMORY://": "store 'MEMORY': unknown scheme (expected memory://)",
-    "redis://:pa55word@host": "store 'redis': unknown scheme (expected memory://)",
-    "x" * 99 + "://": f"store '{'x' * 32}': unknown scheme (expected memory://)",
+    "": f"store '': unknown scheme (expected {SCHEMES})",
+    "memory": f"store 'memory': unknown scheme (expected {SCHEMES})",
+    "memory:": f"store 'memory:': unknown scheme (expected {SCHEMES})",
+    "MEMORY://": f"store 'MEMORY': unknown scheme (expected {SCHEMES})",
+    "redis:/:pa55word@host": f"store '...': unknown scheme (expected {SCHEMES})",
+    "x" * 99 + "://": f"store '{'x' * 32}': unknown scheme (expected {SCHEMES})",
     "memory://host": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",
     "memory:///path": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",
     "memory://#part": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",
@@ -45,7 +47,9 @@ def test_a_url_that_python_itself_cannot_read_is_invalid_input_too(url: str) -> 
     [
         "memory://user:pa55word@host",
         "memory://user:pa55word@[",
-        "redis://user:pa55word@host/0",
+        "redis://user:pa55word@host/0?deadline=soon",
+        "redis://user:pa55word@host:port/0",
+        "rediss://user:pa55word@host/0?connections=0",
         "user:pa55word@host",
         "redis:user:pa55word@host",
     ],

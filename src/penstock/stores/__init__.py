@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from types import ModuleType
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
@@ -10,15 +10,33 @@ from penstock.errors import InvalidOption, shown
 from penstock.stores.base import AsyncStore, DirectAsk, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
+MEMORY = "memory"
+REDIS = ("redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix")
+
 
 def open_store(url: str, clock: Clock | None = None) -> Store:
     """The store that `url` names, for blocking callers."""
-    return _OPENERS[_scheme(url)](url, clock)
+    if _scheme(url) == MEMORY:
+        return _open_memory(url, clock)
+    store: Store = _redis().RedisStore(url, clock=clock)
+    return store
 
 
 def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
     """The store that `url` names, for asyncio."""
-    return AsyncMemoryStore(_OPENERS[_scheme(url)](url, clock))
+    if _scheme(url) == MEMORY:
+        return AsyncMemoryStore(_open_memory(url, clock))
+    store: AsyncStore = _redis().AsyncRedisStore(url, clock=clock)
+    return store
+
+
+def _redis() -> ModuleType:
+    """Imported when first needed, because the core must do without."""
+    try:
+        from penstock.stores.redis import store
+    except ImportError as error:
+        raise InvalidOption(f"redis stores need {error.name}, which is missing (pip install penstock[redis])") from None
+    return store
 
 
 def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
@@ -37,14 +55,13 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     return MemoryStore(max_keys=int(max_keys), clock=clock)
 
 
-_OPENERS: Mapping[str, Callable[[str, Clock | None], MemoryStore]] = {"memory": _open_memory}
-
-
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _OPENERS:  # never quote the rest of a URL: it may hold a password
+    if not separator or scheme not in (MEMORY, *REDIS):  # never quote the rest of a URL: it may hold a password
         name = "..." if "@" in scheme else scheme[:32]
-        raise InvalidOption(f"store {name!r}: unknown scheme (expected {', '.join(f'{s}://' for s in _OPENERS)})")
+        raise InvalidOption(
+            f"store {name!r}: unknown scheme (expected {', '.join(f'{known}://' for known in (MEMORY, *REDIS))})"
+        )
     return scheme
 
 

@@ -55,8 +55,10 @@ class Sent:
 class Wire(asyncio.Protocol):
     """One connection, pipelined."""
 
-    def __init__(self, transport: asyncio.Transport, load: bytes, lost: Callable[[], None]) -> None:
-        self._transport, self._load, self._lost = transport, load, lost
+    def __init__(self, writer: asyncio.StreamWriter, load: bytes, lost: Callable[[Wire], None]) -> None:
+        self._writer, self._load, self._lost = writer, load, lost  # a writer that is forgotten closes its transport
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
         self._outstanding: deque[Sent] = deque()
 
@@ -82,7 +84,7 @@ class Wire(asyncio.Protocol):
             sent.tell(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
+        self._lost(self)
         outstanding, self._outstanding = self._outstanding, deque()
         for sent in outstanding:
             sent.tell(error or ConnectionResetError("closed by the server"))
@@ -98,7 +100,6 @@ class AsyncLink:
         self._settings, self._talk, self.place = settings, talk, settings.place
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
-        self._connection: Any = None  # what redis-py made must live as long as its transport
         self._connector: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[Sent, Micros]] = deque()  # questions for which there is no connection yet
         self._unreachable: Failed | None = None
@@ -183,21 +184,20 @@ class AsyncLink:
             self._connector = None
 
     async def _dial(self) -> None:
-        connection, transport = await dial_async(self._settings)
-        wire = Wire(transport, self._talk.load, self._lost)
-        transport.set_protocol(wire)
+        wire = Wire(await dial_async(self._settings), self._talk.load, self._lost)
         loaded: asyncio.Future[Any] = self._loop.create_future()
         wire.send(Sent(self._talk.load, loaded.set_result))
         reply = await asyncio.wait_for(loaded, 5)
         if isinstance(reply, Exception):
             wire.abort()
             raise NoAnswer(not_sent(f"the script cannot be loaded ({reply})", self.place))
-        self._wire, self._connection, self._unreachable = wire, connection, None
+        self._wire, self._unreachable = wire, None
         while self._waiting:
             self._send(*self._waiting.popleft())
 
-    def _lost(self) -> None:
-        self._wire = self._connection = None
+    def _lost(self, wire: Wire) -> None:
+        if self._wire is wire:
+            self._wire = None
 
     def _fail(self, error: Exception) -> None:
         why = error.failed if isinstance(error, NoAnswer) else not_sent(f"cannot connect ({named(error)})", self.place)

@@ -6,6 +6,7 @@ kernel together, and it repeats calls of its own accord, while a decision must b
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any, cast
@@ -43,11 +44,13 @@ def dial(settings: Settings) -> tuple[AbstractConnection, socket.socket]:
     return connection, cast("Any", connection)._sock
 
 
-async def dial_async(settings: Settings) -> tuple[aio.AbstractConnection, Any]:
-    """A connection that is ready for use, and its transport."""
-    connection = ASYNCIO[settings.kind](**_arguments(settings), retry=AsyncRetry(NoBackoff(), 0))
-    await connection.connect()  # type: ignore[no-untyped-call]
-    return connection, cast("Any", connection)._writer.transport
+async def dial_async(settings: Settings) -> asyncio.StreamWriter:
+    """The writer of a connection that is ready for use: its transport is the caller's from now on."""
+    connection: Any = ASYNCIO[settings.kind](**_arguments(settings), retry=AsyncRetry(NoBackoff(), 0))
+    await connection.connect()
+    writer: asyncio.StreamWriter = connection._writer
+    connection._writer = connection._reader = None  # redis-py would close what it takes for forgotten
+    return writer
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Talk:
 
 
 def _packed(*words: bytes | int) -> bytes:
-    return hiredis.pack_command(words)  # type: ignore[arg-type]  # declared for a single word
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # declared for a single word
+    return packed
 
 
 def batches(ops: Sequence[Op]) -> list[Sequence[Op]]:
