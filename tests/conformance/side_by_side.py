@@ -151,7 +151,9 @@ class SideBySide:
     def asks(self, place: int, much: int, *, cost: int | None = None, advisory: bool = False) -> tuple[Ask, ...]:
         key, quota = KEYS[place % 2], self.quotas[place // 2 % len(self.quotas)]
         most = quota.capacity
-        units = (1, min(2, most), most, min(3, most), most // 2 + 1, max(1, most - 1))[much % 6] if cost is None else cost
+        units = (
+            (1, min(2, most), most, min(3, most), most // 2 + 1, max(1, most - 1))[much % 6] if cost is None else cost
+        )
         return tuple(Ask(key, part, min(units, 1) if part.flat else units, advisory) for part in quota.parts)
 
     def several(self, place: int, much: int, advisory: int) -> tuple[Ask, ...]:
