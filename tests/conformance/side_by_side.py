@@ -58,7 +58,8 @@ def quotas(algorithm: str, limit: int, period: Micros) -> list[Quota]:
     seconds: Any = period / SECOND
     penalty = min(period * 3 // 2 + 1, MAX_PERIOD) / SECOND
     if algorithm == MIN_INTERVAL:
-        return [Quota(1, seconds, "gcra", min_interval=seconds, name=name) for name in ("a", "b")]
+        spacing = max(1, period // limit) / SECOND
+        return [Quota(limit, seconds, "fixed_window", min_interval=spacing, name=name) for name in ("a", "b")]
     if algorithm == CONCURRENCY:
         limit = min(limit, 7)
         return [

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.clock import ManualClock, Micros
-from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, MIN_INTERVAL
+from penstock.clock import SECOND, ManualClock, Micros
+from penstock.model import Acquire, Ask
+from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.stores import Store
 from penstock.testing import StoreConformance
 from tests.conformance.redis_server import PlannedStore, running_server
@@ -56,3 +57,47 @@ def test_script_and_python_agree_on_every_history(
         both = SideBySide(algorithm, limit, period, clock, UnforgettingStore(clock), store)
         for move in history:
             both.make(move)
+
+
+@pytest.fixture
+def both(port: int) -> Iterator[SideBySide]:
+    clock = ManualClock()
+    with closing(PlannedStore(port, clock, str(next(_namespaces)))) as store:
+        yield SideBySide("rolling_window", 10, 10 * SECOND, clock, UnforgettingStore(clock), store)
+
+
+def test_a_part_of_an_entry_in_the_midst_of_a_log_is_given_back(both: SideBySide) -> None:
+    for _ in range(3):
+        both.run(Acquire((Ask("a", both.quotas[0], 3),)))
+        both.clock.advance(1)
+    for units in (1, 1, 1):
+        both.amend("refund", 1, units)
+        both.run(*(Acquire((Ask("a", both.quotas[0], cost),), dry=True) for cost in range(11)))
+    both.run(Acquire((Ask("a", both.quotas[0], 4),)), Acquire((Ask("a", both.quotas[0], 8),)))
+
+
+def test_a_log_is_searched_by_rank_for_the_instant_at_which_enough_is_free(both: SideBySide) -> None:
+    quota = Quota.parse("200/minute rolling_window")
+    for number in range(60):
+        both.clock.micros += 1_000 * (number % 3)
+        both.run(Acquire((Ask("a", quota, 1 + number % 5),)))
+    both.run(*(Acquire((Ask("a", quota, cost),), dry=True) for cost in range(201)))
+
+
+def test_a_hold_that_is_renewed_keeps_its_record(both: SideBySide) -> None:
+    places = Acquire((Ask("a", Quota.parse("2 concurrent ttl 50s")),), id=b"id")
+    both.run(places)
+    for _ in range(4):
+        both.clock.advance(40)
+        both.amend("renew", 0, None)
+        both.run(places)
+    both.clock.advance(60)
+    both.run(places)
+
+
+def test_what_is_flat_is_given_back_with_the_last_part(both: SideBySide) -> None:
+    asks = tuple(Ask("a", part, 1 if part.flat else 4) for part in Quota.parse("9/minute min_interval 9s").parts)
+    both.run(Acquire(asks, id=b"id"))
+    for units in (1, 2, 0, 1, 1):
+        both.amend("refund", 0, units)
+        both.run(Acquire(asks, dry=True))

@@ -171,7 +171,7 @@ class _Batch:
             serial = int(text)
             self.keys.append(name.encode())
         lasts = max(charge.quota.horizon_us for charge in charges)
-        self.numbers += (_AMEND, len(charges), _VERBS[verb], _ALL if units is None else units, serial, lasts)
+        self.numbers += (_AMEND, len(charges), 0, _VERBS[verb], _ALL if units is None else units, serial, lasts)
         for key, quota, cost, mark in charges:
             self._counter(key, quota)
             part, mark = divmod(mark, 1 << MARK_BITS)
@@ -179,11 +179,11 @@ class _Batch:
 
     def reset(self, op: Reset) -> None:
         self._counter(op.key, op.quota)
-        self.numbers.append(_RESET)
+        self.numbers += (_RESET, 0, 0)
 
     def _once(self, asks: tuple[Ask, ...], request_id: bytes) -> None:
         lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
-        self.numbers += (_ONCE, len(asks), randbits(RANDOM_BITS), lasts)
+        self.numbers += (_ONCE, len(asks), 0, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
         for ask in asks:
             self._ask(ask)

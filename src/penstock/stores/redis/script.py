@@ -10,14 +10,16 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import NamedTuple
 
+from penstock.quota import MIN_INTERVAL
+from penstock.stores.redis.keys import LETTERS
+
 FRAGMENTS = (
-    "prelude",
     "texts",
     "sets",
+    "bucket",
     "fixed_window",
     "sliding_window",
     "rolling_window",
-    "bucket",
     "token_bucket",
     "gcra",
     "leaky_bucket",
@@ -26,8 +28,8 @@ FRAGMENTS = (
     "options",
     "records",
     "requests",
+    "once",
     "amends",
-    "main",
 )
 
 # `now` in microseconds, and `grace`: milliseconds that a key is kept longer than it matters.
@@ -43,10 +45,18 @@ class Script(NamedTuple):
 
 
 def _assembled(time: str) -> Script:
-    folder = files(__package__) / "lua"
-    fragments = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in FRAGMENTS]
-    text = "\n".join(["#!lua", time, *fragments]).encode()
+    """One chunk: time, prelude, `need(name)`, main. What a call has no use for is not made: that halves a lone call."""
+    branches = [f"if name == '{name}' then\n{_fragment(name)}" for name in FRAGMENTS]
+    by_letter = {letter: "gcra" if name == MIN_INTERVAL else name for name, letter in LETTERS.items()}
+    letters = ", ".join(f"{letter} = '{name}'" for letter, name in by_letter.items())
+    parts = ["#!lua", time, _fragment("prelude"), f"local ALGORITHMS = {{ {letters} }}"]
+    parts += ["local function make(name)", "\nelse".join(branches), "end", "end", _fragment("need"), _fragment("main")]
+    text = "\n".join(parts).encode()
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+def _fragment(name: str) -> str:
+    return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
 SCRIPT = _assembled(SERVER_TIME)

@@ -1,9 +1,10 @@
 -- Amend: change what a receipt was charged.
 --
 -- KEYS     one counter per charge, and the record of the request if it had an id
--- CHARGE   {counter, key, cost, mark, part of the mark}; see main.lua
+-- CHARGE   {counter, key, cost, [1] mark, [2] part of the mark}; see main.lua
 -- RETURNS  units that came back to each counter; below zero what was charged on top
 
+local records = need('records')
 local REFUND, SETTLE, RENEW = 1, 2, 4
 
 local function amend_one(verb, charge, cost)
@@ -13,13 +14,13 @@ local function amend_one(verb, charge, cost)
     return 0
   end
   if verb == RENEW then
-    local renewed = counter.renew(state, charge.mark, charge.part)
+    local renewed = counter.renew(state, charge[1], charge[2])
     if renewed then
       counter.save(charge.key, renewed, 0)
     end
     return renewed and 1 or 0
   end
-  local back, after = counter.refund(state, cost, charge.mark, charge.part)
+  local back, after = counter.refund(state, cost, charge[1], charge[2])
   counter.save(charge.key, after, 0)
   return back
 end
@@ -66,7 +67,7 @@ end
 
 -- Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice.
 local function amend_record(verb, charges, units, key, serial, lasts)
-  local record = read_record(key)
+  local record = records.read(key)
   if not record or record.expires_at <= now or record.serial ~= serial or (verb == SETTLE and record.settled == 1) then
     local each = {} -- given back or settled before, too long ago, or another request by now
     for number = 1, #charges do
@@ -92,6 +93,8 @@ local function amend_record(verb, charges, units, key, serial, lasts)
       record.expires_at = max(record.expires_at, now + lasts)
     end
   end
-  write_record(key, record)
+  records.write(key, record)
   return each
 end
+
+return { all = amend_all, of_record = amend_record }

@@ -2,7 +2,7 @@
 --
 -- ARGV     limit in units, period in µs, the bucket's capacity in units, and the time that fills it: full µs, full part
 
-local function bucket(limit, period, capacity, full_us, full_part)
+local function bind_shared(limit, period, capacity, full_us, full_part)
   local shared = {}
 
   -- The time that pays `units` back.
@@ -116,3 +116,5 @@ end
 local function is_rate(part, rate)
   return rate and rate >= 1 and rate <= 4294967296 and part < rate
 end
+
+return { shared = bind_shared, is_rate = is_rate }

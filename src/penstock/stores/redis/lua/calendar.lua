@@ -4,7 +4,9 @@
 -- ARGV     limit in units, longest period in µs, the boundaries of three periods around the caller's clock in µs
 -- RETURNS  mark: the start of the period in µs. `counter.stale`: none of the three periods holds the server's now
 
-function algorithms.c(limit, longest, first, second, third, fourth)
+local texts = need('texts')
+
+return function(limit, longest, first, second, third, fourth)
   local counter = {}
   local starts_now, ends_now
   if now < second then
@@ -57,7 +59,7 @@ function algorithms.c(limit, longest, first, second, third, fourth)
     return { 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0 }, kept
   end
 
-  counter.peek = peek_by(counter.decide)
+  counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
     local starts, ends, used = current(state)
@@ -70,5 +72,5 @@ function algorithms.c(limit, longest, first, second, third, fourth)
     return back, { starts, ends, used - back }
   end
 
-  return kept_as_text(counter)
+  return texts.kept(counter)
 end

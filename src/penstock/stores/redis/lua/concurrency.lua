@@ -5,17 +5,20 @@
 -- ARGV     limit in places, ttl in µs; with each ask the mark that its place will have, chosen by the caller
 -- RETURNS  mark and its part: the place's mark and its ttl in µs
 
+local sets = need('sets')
+local at_rank, note, noted = sets.at_rank, sets.note, sets.noted
+
 local function read_place(member)
   local mark, ttl = match(member or '', '^(%d+):(%d+)$')
   return mark and tonumber(ttl) <= EXACT and tonumber(ttl) or nil
 end
 
-function algorithms.h(limit, ttl)
+return function(limit, ttl)
   local counter = { holds = true }
 
   function counter.find(key)
     local member, ends = at_rank(key, -1)
-    if not member or member == '!' then
+    if not member or (member == '!' and ends < 0) then
       return nil
     end
     local longest, changed_at = read_place(member), note(key, '@')
@@ -130,5 +133,5 @@ function algorithms.h(limit, ttl)
     return ends
   end
 
-  return kept_as_set(counter)
+  return sets.kept(counter)
 end

@@ -4,7 +4,9 @@
 -- ARGV     limit in units, period in µs
 -- RETURNS  mark: the window's end in µs
 
-function algorithms.f(limit, period)
+local texts = need('texts')
+
+return function(limit, period)
   local counter = {}
 
   function counter.parse(value)
@@ -45,7 +47,7 @@ function algorithms.f(limit, period)
     return { 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0 }, kept
   end
 
-  counter.peek = peek_by(counter.decide)
+  counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
     local ends, used = current(state)
@@ -58,5 +60,5 @@ function algorithms.f(limit, period)
     return back, { ends, used - back }
   end
 
-  return kept_as_text(counter)
+  return texts.kept(counter)
 end

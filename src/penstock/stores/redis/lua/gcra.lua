@@ -4,13 +4,15 @@
 -- ARGV     as bucket.lua
 -- RETURNS  mark: the instant of the charge
 
-function algorithms.g(limit, period, capacity, full_us, full_part)
-  local shared, counter = bucket(limit, period, capacity, full_us, full_part), {}
+local texts, buckets = need('texts'), need('bucket')
+
+return function(limit, period, capacity, full_us, full_part)
+  local shared, counter = buckets.shared(limit, period, capacity, full_us, full_part), {}
 
   function counter.parse(value)
     local us, part, rate = match(value, '^(%d+) (%d+) (%d+)$')
     us, part, rate = tonumber(us), tonumber(part), tonumber(rate)
-    return us and us < EXACT and is_rate(part, rate) and { us, part, rate } or nil
+    return us and us < EXACT and buckets.is_rate(part, rate) and { us, part, rate } or nil
   end
 
   function counter.format(state)
@@ -41,7 +43,7 @@ function algorithms.g(limit, period, capacity, full_us, full_part)
     return answer, { now + total_us, total_part, limit }
   end
 
-  counter.peek = peek_by(counter.decide)
+  counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
     local us, part = owed(state)
@@ -56,7 +58,5 @@ function algorithms.g(limit, period, capacity, full_us, full_part)
     return back, { now + us, part, limit }
   end
 
-  return kept_as_text(counter)
+  return texts.kept(counter)
 end
-
-algorithms.i = algorithms.g

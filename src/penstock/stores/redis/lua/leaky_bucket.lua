@@ -4,9 +4,11 @@
 -- ARGV     as bucket.lua
 -- RETURNS  mark and its part: the queue's tail after the charge, (µs, part); only the tail can be given back
 
-function algorithms.l(limit, period, capacity, full_us, full_part)
-  local shared = bucket(limit, period, capacity, full_us, full_part)
-  local counter = algorithms.g(limit, period, capacity, full_us, full_part)
+local buckets, gcra = need('bucket'), need('gcra')
+
+return function(limit, period, capacity, full_us, full_part)
+  local shared = buckets.shared(limit, period, capacity, full_us, full_part)
+  local counter = gcra(limit, period, capacity, full_us, full_part)
 
   local function owed(state)
     if not state or state[1] < now then

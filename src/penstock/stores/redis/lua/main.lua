@@ -3,10 +3,10 @@
 -- KEYS     of all operations in order: for each the key of its record, if it has one, then one key per ask or charge
 -- ARGV[1]  the operations, as packed 64-bit integers:
 --            acquire  1, asks, dry (0 or 1), then asks
---            once     2, asks, serial, lasts, then asks          an acquire with an id; its record lasts that long
---            amend    3, charges, verb, units, serial, lasts, then charges
+--            once     2, asks, 0, serial, lasts, then asks       an acquire with an id; its record lasts that long
+--            amend    3, charges, 0, verb, units, serial, lasts, then charges
 --                        verb: 1 refund, 2 settle, 3 release, 4 renew; units: -1 is all; serial: -1 is no record
---            reset    4
+--            reset    4, 0, 0
 --            an ask   quota, cost, advisory (0 or 1), mark       a charge   quota, cost, mark, part of the mark
 -- ARGV[2]  the quotas they refer to, from 1 on, each as ten packed 64-bit integers: letter of the algorithm, whether to
 --          count denied, penalty or 0, whether flat, then what the algorithm needs: limit, period, and four more
@@ -18,102 +18,103 @@
 --            reset    nothing
 
 local ACQUIRE, ONCE, AMEND = 1, 2, 3
-local STALE_UNITS = -EXACT - 1
+local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
 local PACKED_ANSWER, PACKED_ASK = '<i8i8i8i8i8i8i8i8', '<i8i8i8i8'
 
-local operations, counters, out = ARGV[1], {}, {}
-local position, key_number = 1, 0
+local keys, operations, counters, out = KEYS, ARGV[1], {}, {}
+local position, key_number, parts = 1, 0, 0
 
 local function bind(letter, count_denied, penalty, flat, ...)
-  local plain = algorithms[string.char(letter)](...)
-  local counter = count_denied == 1 and counting_denied(plain) or plain
-  counter = penalty > 0 and penalised(counter, plain, penalty) or counter
+  local plain = need(ALGORITHMS[string.char(letter)])(...)
+  local counter = plain
+  if count_denied == 1 then
+    counter = need('options').counting_denied(plain)
+  end
+  if penalty > 0 then
+    counter = need('options').penalised(counter, plain, penalty)
+  end
   counter.flat = flat == 1
   return counter
 end
 
+local function put(packed)
+  parts = parts + 1
+  out[parts] = packed
+end
+
 local function next_key()
   key_number = key_number + 1
-  return KEYS[key_number]
+  return keys[key_number]
 end
 
-local function put(number)
-  out[#out + 1] = pack('<i8', number)
-end
-
-local function put_answer(answer)
-  out[#out + 1] = pack(PACKED_ANSWER, unpack(answer))
-end
-
+-- The next asks or charges; and whether the calendar of one of them does not reach to now, so that nothing may be done.
 local function next_asks(count)
-  local asks = {}
+  local asks, stale = {}, false
   for number = 1, count do
-    local quota, cost, advisory, mark
-    quota, cost, advisory, mark, position = unpack_from(PACKED_ASK, operations, position)
-    asks[number] = { counter = counters[quota], key = next_key(), cost = cost, advisory = advisory, mark = mark }
+    local quota, cost, third, fourth
+    quota, cost, third, fourth, position = unpack_from(PACKED_ASK, operations, position)
+    local counter = counters[quota]
+    stale = stale or counter.stale
+    asks[number] = { counter = counter, key = next_key(), cost = cost, third, fourth }
   end
-  return asks
+  return asks, stale
 end
 
-local function acquire()
-  local count, dry
-  count, dry, position = unpack_from('<i8i8', operations, position)
-  local asks = next_asks(count)
-  if is_stale(asks) then
-    answer_stale(asks)
-  elseif dry == 1 then
-    peek_all(asks)
-  else
-    decide_all(asks)
+-- A request of one ask that is no dry run is all there is to most calls.
+local function acquire_one()
+  local quota, cost, _, mark
+  quota, cost, _, mark, position = unpack_from(PACKED_ASK, operations, position)
+  local counter, key = counters[quota], next_key()
+  if counter.stale then
+    return STALE
   end
-  for number = 1, count do
-    put_answer(asks[number].answer)
+  local state = counter.load(key)
+  local answer, after = counter.decide(state, cost, mark, key)
+  if after ~= state then
+    counter.save(key, after, 0)
+  end
+  return answer
+end
+
+local function acquire(count, dry)
+  local asks, stale = next_asks(count)
+  if not stale then
+    local requests = need('requests')
+    local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
+    decide_or_peek(asks)
+  end
+  for _, ask in ipairs(asks) do
+    put(pack(PACKED_ANSWER, unpack(stale and STALE or ask.answer)))
   end
 end
 
-local function once()
-  local count, serial, lasts
-  count, serial, lasts, position = unpack_from('<i8i8i8', operations, position)
+local function once(count)
+  local serial, lasts
+  serial, lasts, position = unpack_from('<i8i8', operations, position)
   local key = next_key()
-  local asks = next_asks(count)
-  local record = { at = now, serial = serial, answers = {}, costs = {} }
-  if is_stale(asks) then
-    for number = 1, count do
-      record.answers[number], record.costs[number] = STALE, 0
-    end
-  else
-    record = decide_once(asks, key, serial, lasts)
-  end
-  put(record.at)
-  put(record.serial)
+  local asks, stale = next_asks(count)
+  local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
+  put(pack('<i8i8', record.at, record.serial))
   for number = 1, count do
-    put_answer(record.answers[number])
+    put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
   end
   for number = 1, count do
-    put(record.costs[number])
+    put(pack('<i8', stale and 0 or record.costs[number]))
   end
 end
 
-local function amend()
-  local count, verb, units, serial, lasts
-  count, verb, units, serial, lasts, position = unpack_from('<i8i8i8i8i8', operations, position)
-  local key, charges, each = serial >= 0 and next_key(), {}, {}
-  for number = 1, count do
-    local quota, cost, mark, part
-    quota, cost, mark, part, position = unpack_from(PACKED_ASK, operations, position)
-    charges[number] = { counter = counters[quota], key = next_key(), cost = cost, mark = mark, part = part }
-  end
-  if is_stale(charges) then
-    for number = 1, count do
-      each[number] = STALE_UNITS
-    end
-  elseif key then
-    each = amend_record(verb, charges, units, key, serial, lasts)
-  else
-    each = amend_all(verb, charges)
+local function amend(count)
+  local verb, units, serial, lasts
+  verb, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
+  local key = serial >= 0 and next_key()
+  local charges, stale = next_asks(count)
+  local each
+  if not stale then
+    local amends = need('amends')
+    each = key and amends.of_record(verb, charges, units, key, serial, lasts) or amends.all(verb, charges)
   end
   for number = 1, count do
-    put(each[number])
+    put(pack('<i8', stale and STALE_UNITS or each[number]))
   end
 end
 
@@ -121,14 +122,16 @@ for start = 1, #ARGV[2], 80 do
   counters[#counters + 1] = bind(unpack_from('<i8i8i8i8i8i8i8i8i8i8', ARGV[2], start))
 end
 while position <= #operations do
-  local verb
-  verb, position = unpack_from('<i8', operations, position)
-  if verb == ACQUIRE then
-    acquire()
+  local verb, count, dry
+  verb, count, dry, position = unpack_from('<i8i8i8', operations, position)
+  if verb == ACQUIRE and count == 1 and dry == 0 then
+    put(pack(PACKED_ANSWER, unpack(acquire_one())))
+  elseif verb == ACQUIRE then
+    acquire(count, dry)
   elseif verb == ONCE then
-    once()
+    once(count)
   elseif verb == AMEND then
-    amend()
+    amend(count)
   else
     call('DEL', next_key())
   end

@@ -95,3 +95,5 @@ local function penalised(inner, plain, penalty)
 
   return counter
 end
+
+return { counting_denied = counting_denied, penalised = penalised }

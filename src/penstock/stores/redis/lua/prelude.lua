@@ -11,8 +11,8 @@ local EXACT = 9007199254740991
 local MAX_USED = 8589934591 -- where counters stop: times 2^20 ticks this is still exact
 local NOT_CHARGED = -1
 
+local need -- see need.lua
 local corrupt = 0 -- values that could not be read, and were replaced as if empty
-local algorithms = {} -- by letter: functions that bind an algorithm to a quota; see main.lua
 
 local function text(number)
   return format('%.0f', number)
@@ -56,7 +56,12 @@ local function query(command, key, ...)
   return reply or nil
 end
 
--- Milliseconds after which a key may go that matters until `expiry`.
+-- Milliseconds after which a key may go that matters until `expiry`; in a batch often the same as just before.
+local last_expiry, last_lifetime
+
 local function lifetime(expiry)
-  return text(max(ceil_div(expiry - now, 1000), 1) + grace)
+  if expiry ~= last_expiry then
+    last_expiry, last_lifetime = expiry, text(max(ceil_div(expiry - now, 1000), 1) + grace)
+  end
+  return last_lifetime
 end

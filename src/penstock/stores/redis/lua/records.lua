@@ -7,7 +7,7 @@
 local RECORD_HEAD, RECORD_ASK = 5, 9
 
 -- The record, which must be of `count` asks; of any number if that is not said.
-local function read_record(key, count)
+local function read(key, count)
   local value = query('GET', key)
   if not value then
     return nil
@@ -31,7 +31,7 @@ local function read_record(key, count)
   return record
 end
 
-local function write_record(key, record)
+local function write(key, record)
   local words = {}
   local function add(number)
     words[#words + 1] = text(number)
@@ -47,3 +47,5 @@ local function write_record(key, record)
   end
   call('SET', key, table.concat(words, ' '), 'PX', lifetime(record.expires_at))
 end
+
+return { read = read, write = write }

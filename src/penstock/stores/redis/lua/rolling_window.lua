@@ -6,6 +6,9 @@
 -- ARGV     limit in units, period in µs
 -- RETURNS  mark: the instant of the charge, or the later one at which time stands still
 
+local sets, peek_by = need('sets'), need('texts').peek_by
+local at_rank = sets.at_rank
+
 local function add_entry(key, time, total, cost)
   local digits = text(total)
   call('ZADD', key, text(time), string.char(96 + #digits) .. digits .. ':' .. text(cost))
@@ -19,13 +22,13 @@ local function read_entry(member, time)
   end
 end
 
-function algorithms.r(limit, period)
+return function(limit, period)
   local counter = {}
 
   -- The newest entry, from which a log is read.
   function counter.find(key)
     local member, time = at_rank(key, -1)
-    if not member or member == '!' then
+    if not member or (member == '!' and time < 0) then
       return nil
     end
     local newest = read_entry(member, time)
@@ -150,5 +153,5 @@ function algorithms.r(limit, period)
     return back, {}
   end
 
-  return kept_as_set(counter)
+  return sets.kept(counter)
 end

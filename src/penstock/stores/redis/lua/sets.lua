@@ -22,7 +22,7 @@ local function at_rank(key, rank)
   return found[1], tonumber(found[2])
 end
 
-local function kept_as_set(counter)
+local function kept(counter)
   local find, change = counter.find, counter.change
 
   function counter.load(key)
@@ -55,3 +55,5 @@ local function kept_as_set(counter)
 
   return counter
 end
+
+return { kept = kept, at_rank = at_rank, note = note, noted = noted }

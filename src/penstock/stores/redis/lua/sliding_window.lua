@@ -4,7 +4,9 @@
 -- ARGV     limit in units, period in µs, tick in µs, ticks per period (at most 2^20)
 -- RETURNS  mark: the window's end in µs
 
-function algorithms.s(limit, period, tick, ticks)
+local texts = need('texts')
+
+return function(limit, period, tick, ticks)
   local counter = {}
 
   function counter.parse(value)
@@ -71,7 +73,7 @@ function algorithms.s(limit, period, tick, ticks)
     return { 0, free, retry, left, more, 0, NOT_CHARGED, 0 }, kept
   end
 
-  counter.peek = peek_by(counter.decide)
+  counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
     local ends, current, previous = counters(state)
@@ -88,5 +90,5 @@ function algorithms.s(limit, period, tick, ticks)
     return back, { ends, current, previous - back }
   end
 
-  return kept_as_text(counter)
+  return texts.kept(counter)
 end

@@ -5,7 +5,7 @@
 -- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until);
 --          counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
 
-local function kept_as_text(counter)
+local function kept(counter)
   local parse, write, expiry = counter.parse, counter.format, counter.expiry
 
   function counter.load(key)
@@ -55,3 +55,5 @@ local function peek_by(decide)
     return { allowed, without[2], retry_after, without[4], without[5], with[6], NOT_CHARGED, 0 }
   end
 end
+
+return { kept = kept, peek_by = peek_by }

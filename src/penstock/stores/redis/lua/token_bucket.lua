@@ -4,13 +4,15 @@
 -- ARGV     as bucket.lua
 -- RETURNS  mark: the instant of the charge, or the later one at which time stands still
 
-function algorithms.t(limit, period, capacity, full_us, full_part)
-  local shared, counter = bucket(limit, period, capacity, full_us, full_part), {}
+local texts, buckets = need('texts'), need('bucket')
+
+return function(limit, period, capacity, full_us, full_part)
+  local shared, counter = buckets.shared(limit, period, capacity, full_us, full_part), {}
 
   function counter.parse(value)
     local at, us, part, rate = match(value, '^(%d+) (%d+) (%d+) (%d+)$')
     at, us, part, rate = tonumber(at), tonumber(us), tonumber(part), tonumber(rate)
-    return at and at + us < EXACT and is_rate(part, rate) and { at, us, part, rate } or nil
+    return at and at + us < EXACT and buckets.is_rate(part, rate) and { at, us, part, rate } or nil
   end
 
   function counter.format(state)
@@ -54,7 +56,7 @@ function algorithms.t(limit, period, capacity, full_us, full_part)
     return { 1, left, 0, full_after, more, 0, at, 0 }, { at, total_us, total_part, limit }
   end
 
-  counter.peek = peek_by(counter.decide)
+  counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
     local us, part, at = owed(state)
@@ -69,5 +71,5 @@ function algorithms.t(limit, period, capacity, full_us, full_part)
     return back, { at, us, part, limit }
   end
 
-  return kept_as_text(counter)
+  return texts.kept(counter)
 end

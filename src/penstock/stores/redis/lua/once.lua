@@ -1,0 +1,37 @@
+-- Acquire with an id: an admitted request is remembered; asked again it is answered again and charges nothing.
+--
+-- KEYS     the record; one counter per ask
+-- ASK      as requests.lua
+-- RETURNS  the record, as records.lua; kept if the request passed
+
+local records, requests = need('records'), need('requests')
+
+-- Whether the places that came with a record still are, so that it may be given again.
+local function is_still_held(record, asks)
+  for number, ask in ipairs(asks) do
+    if ask.counter.holds then
+      local state, answer = ask.counter.load(ask.key), record.answers[number]
+      if not state or not ask.counter.renew(state, answer[7], answer[8]) then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+return function(asks, key, serial, lasts)
+  local record = records.read(key, #asks)
+  if record and record.expires_at > now and is_still_held(record, asks) then
+    return record
+  end
+  local passes = requests.decide_all(asks)
+  record = { serial = serial, expires_at = now + lasts, at = now, cost = 0, settled = 0, answers = {}, costs = {} }
+  for number, ask in ipairs(asks) do
+    record.answers[number], record.costs[number] = ask.answer, ask.cost
+    record.cost = max(record.cost, ask.cost)
+  end
+  if passes then
+    records.write(key, record)
+  end
+  return record
+end

@@ -1,0 +1,294 @@
+"""What the script leaves in Redis, and what it makes of what others left there."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import cast
+
+import pytest
+import redis
+
+from penstock.clock import SECOND, ManualClock
+from penstock.model import Acquire, Amend, Ask, Failed, Op, Outcome, Reset, Verdict
+from penstock.quota import Quota
+from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.plan import Planner
+from penstock.stores.redis.script import INJECTED_TIME, SCRIPT, SERVER_TIME, script_with_injected_time
+from tests.conformance.redis_server import PlannedStore, running_server
+
+TEXTS = (
+    "5/10 seconds fixed_window",
+    "5/10 seconds",
+    "5/10 seconds token_bucket",
+    "5/10 seconds gcra",
+    "5/10 seconds queue 4",
+    "5/day calendar UTC",
+)
+SETS = ("5/10 seconds rolling_window", "5 concurrent ttl 10s")
+ALL = (*TEXTS, *SETS, *(f"{quota} penalty 7s" for quota in (*TEXTS, *SETS)))
+
+for_every_quota = pytest.mark.parametrize("quota", ALL)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with running_server() as port:
+        yield port
+
+
+@pytest.fixture
+def store(port: int) -> Iterator[PlannedStore]:
+    with closing(PlannedStore(port, ManualClock())) as store:
+        store.client.flushall()
+        yield store
+
+
+def acquire(quota: str, key: str = "alice", request_id: bytes | None = None) -> Acquire:
+    return Acquire((Ask(key, Quota.parse(quota)),), id=request_id)
+
+
+def one(store: PlannedStore, op: Op) -> Verdict:
+    (outcome,) = store.run([op])
+    assert isinstance(outcome, Verdict), outcome
+    return outcome
+
+
+def names(client: redis.Redis) -> list[bytes]:
+    return cast("list[bytes]", client.keys("*"))
+
+
+def admitted(store: PlannedStore, quota: str, attempts: int = 12) -> int:
+    return sum(bool(one(store, acquire(quota))) for _ in range(attempts))
+
+
+# Corrupt values: detected, reported, replaced as if empty
+
+GARBAGE = (
+    b"",
+    b"x",
+    b"nan",
+    b"-1 -1",
+    b"1e9 1e9 1e9 1e9",
+    b"9" * 400,
+    b"1 2 3 4 5 6",
+    b"\x00\xff",
+    b"5 5!",
+    b"!x",
+    b"inf",
+)
+
+
+@for_every_quota
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_text_that_means_nothing_is_replaced_and_costs_at_most_one_budget(
+    store: PlannedStore, quota: str, garbage: bytes
+) -> None:
+    assert one(store, acquire(quota))
+    (name,) = names(store.client)
+    store.client.set(name, garbage)
+    assert admitted(store, quota) == 5
+    assert store.corrupt == 1
+
+
+@for_every_quota
+def test_a_value_of_another_type_is_replaced(store: PlannedStore, quota: str) -> None:
+    assert one(store, acquire(quota))
+    (name,) = names(store.client)
+    for make in (store.client.rpush, store.client.sadd, store.client.pfadd):
+        store.client.delete(name)
+        make(name, "x")
+        store.corrupt = 0
+        assert admitted(store, quota) == 5
+        assert store.corrupt == 1
+
+
+@pytest.mark.parametrize("quota", [quota for quota in ALL if quota.startswith(SETS)])
+@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "1.5e15", "-5", "9007199254740993"])
+@pytest.mark.parametrize("member", ["x", "1:1", "b10:9999", "a1:1", "1:9007199254740999", "@", "!", ""])
+def test_entries_that_mean_nothing_refuse_nobody_for_ever(
+    store: PlannedStore, quota: str, score: str, member: str
+) -> None:
+    assert one(store, acquire(quota))
+    (name,) = names(store.client)
+    store.client.zadd(name, {member: float(score)})
+    assert admitted(store, quota) <= 5
+    for _ in range(3):
+        store.clock.advance(40)
+        store.run([acquire(quota)])
+    store.clock.advance(40)
+    assert admitted(store, quota) == 5
+
+
+@pytest.mark.parametrize("quota", TEXTS)
+def test_numbers_far_in_the_future_refuse_nobody_for_ever(store: PlannedStore, quota: str) -> None:
+    assert one(store, acquire(quota))
+    (name,) = names(store.client)
+    count = len(cast("bytes", store.client.get(name)).split())
+    for number in (b"9007199254740991", b"9007199254740992", b"8589934591", b"4294967296"):
+        for place in range(count):
+            numbers = cast("bytes", store.client.get(name) or b"1 1 1 1").split()[:count]
+            numbers[place] = number
+            store.client.set(name, b" ".join(numbers))
+            assert admitted(store, quota) <= 5
+            store.clock.advance(86_400)
+            assert one(store, acquire(quota)), (number, place)
+
+
+@for_every_quota
+def test_amends_and_resets_survive_garbage(store: PlannedStore, quota: str) -> None:
+    verdict = one(store, acquire(quota))
+    assert verdict.receipt
+    (name,) = names(store.client)
+    store.client.set(name, "garbage")
+    assert store.run([Amend(verdict.receipt, "refund"), Reset("alice", Quota.parse(quota))])[0] == ((0,),)
+    assert store.corrupt == 1
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"x", b"1 2 3", b"1 2 3 4 x" + b" 0" * 9, b"nan " * 14, b"9" * 40 + b" 1" * 13]
+)
+def test_a_record_that_means_nothing_is_forgotten(store: PlannedStore, garbage: bytes) -> None:
+    verdict = one(store, acquire("5/10 seconds", request_id=b"id"))
+    assert verdict.receipt
+    record = next(name for name in names(store.client) if b"#" in name)
+    store.client.set(record, garbage)
+    assert store.run([Amend(verdict.receipt, "refund")]) == [((0,),)]
+    assert one(store, acquire("5/10 seconds", request_id=b"id")).remaining == 3
+    assert store.corrupt == 1
+
+
+def test_one_corrupt_value_does_not_disturb_the_rest_of_a_batch(store: PlannedStore) -> None:
+    store.run([acquire(TEXTS[0], name) for name in "abc"])
+    store.client.set(names(store.client)[1], "garbage")
+    remaining = [
+        cast("Verdict", outcome).remaining for outcome in store.run([acquire(TEXTS[0], name) for name in "abc"])
+    ]
+    assert sorted(remaining) == [3, 3, 4]
+
+
+# Expiry, and what can be read
+
+
+class RealTime:
+    """The script as it runs in production, on the server's own time."""
+
+    def __init__(self, port: int) -> None:
+        self.client = redis.Redis(port=port)
+        self.client.flushall()
+        self.client.script_load(SCRIPT.text.decode())
+        self.planner = Planner(Keys(b"secret"))
+
+    def run(self, *ops: Op) -> list[Outcome]:
+        call = self.planner.plan(ops, time.time_ns() // 1_000)
+        reply = self.client.evalsha(SCRIPT.sha.decode(), len(call.keys), *call.keys, *call.args)
+        return self.planner.read(ops, call, cast("bytes", reply)).outcomes
+
+
+@pytest.mark.parametrize("quota", [*ALL, *(f"{quota} count denied" for quota in ALL if "concurrent" not in quota)])
+def test_every_key_expires_and_none_long_after_it_matters(port: int, quota: str) -> None:
+    real = RealTime(port)
+    outcomes = real.run(*[acquire(quota) for _ in range(7)], acquire(quota, "bob", b"id"))
+    alice, bob = outcomes[0], outcomes[-1]
+    assert isinstance(alice, Verdict)
+    assert isinstance(bob, Verdict)
+    assert alice.receipt
+    assert bob.receipt
+    real.run(Amend(alice.receipt, "refund"), Amend(bob.receipt, "settle", 3), Amend(bob.receipt, "renew"))
+    horizon = max(60 * SECOND, Quota.parse(quota).horizon_us, 7 * SECOND) / 1_000
+    for name in names(real.client):
+        assert 0 < real.client.pttl(name) <= horizon + 1
+
+
+@for_every_quota
+def test_a_key_outlives_the_answer_it_must_give(store: PlannedStore, quota: str) -> None:
+    """The test build keeps keys an hour longer; what is left without that must cover all that was announced."""
+    for _ in range(7):
+        verdict = one(store, acquire(quota))
+        (name,) = names(store.client)
+        left = store.client.pttl(name) - 3_600_000 + 1_000  # a second for a slow machine
+        assert left >= max(verdict.reset_after_us, verdict.retry_after_us, verdict.more_after_us) / 1_000
+
+
+def test_nothing_that_is_stored_names_whom_it_is_for(port: int) -> None:
+    real = RealTime(port)
+    for number, quota in enumerate(ALL):
+        real.run(acquire(quota, f"alice-{number}", b"request-of-alice"), acquire(f"{quota} name tenant", "alice"))
+    seen = b"".join(names(real.client))
+    for name in names(real.client):
+        text = real.client.type(name) == b"string"
+        seen += (
+            cast("bytes", real.client.get(name))
+            if text
+            else b"".join(cast("list[bytes]", real.client.zrange(name, 0, -1)))
+        )
+        assert re.fullmatch(rb"pk1\{[\w-]{2}\}[a-z#][A-Za-z0-9+/]{22}", name)
+    assert not re.search(rb"alice|request|tenant", seen)
+
+
+def test_server_time_is_the_time(port: int) -> None:
+    real = RealTime(port)
+    (verdict,) = real.run(acquire("5/10 seconds"))
+    assert isinstance(verdict, Verdict)
+    assert abs(verdict.at_us - time.time_ns() // 1_000) < 60 * SECOND
+
+
+# Calendars, and the script itself
+
+
+def test_a_caller_whose_calendar_is_elsewhere_is_told_and_nothing_changes(store: PlannedStore) -> None:
+    now, day = store.clock.micros, 86_400 * SECOND
+    calendar, plain = acquire("5/day calendar UTC"), acquire("5/10 seconds")
+    both = Acquire((*plain.asks, *calendar.asks))
+    for away in (-2 * day, 2 * day, 400 * day):
+        reply = store.ask([plain, calendar, both, both._replace(id=b"id")], now, now + away)
+        assert reply.stale == [1, 2, 3]
+        assert reply.now == now
+        assert all(isinstance(reply.outcomes[n], Failed) for n in reply.stale)
+    assert one(store, calendar).remaining == 4
+    assert one(store, plain).remaining == 1
+    for away in (-day, day):
+        assert not store.ask([calendar], now, now + away).stale
+
+
+def test_a_stale_amend_changes_nothing(store: PlannedStore) -> None:
+    now, verdict = store.clock.micros, one(store, acquire("5/day calendar UTC"))
+    assert verdict.receipt
+    reply = store.ask([Amend(verdict.receipt, "refund")], now, now + 400 * 86_400 * SECOND)
+    assert reply.stale == [0]
+    assert store.run([Amend(verdict.receipt, "refund")]) == [((1,),)]
+
+
+def test_the_test_build_differs_in_the_line_that_reads_the_time_and_no_other() -> None:
+    ours, theirs = (script.text.decode().splitlines() for script in (SCRIPT, script_with_injected_time()))
+    assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]] == [(SERVER_TIME, INJECTED_TIME)]
+    assert sum("'TIME'" in line for line in ours) == 1
+
+
+def test_numbers_become_text_by_one_format_and_never_by_tostring() -> None:
+    code = "\n".join(line.partition("--")[0] for line in SCRIPT.text.decode().splitlines())
+    assert "tostring" not in code
+    assert set(re.findall(r"%\.?\w+", " ".join(re.findall(r"format\('([^']*)'", code)))) == {"%.0f"}
+
+
+def test_muldiv_is_exact(store: PlannedStore) -> None:
+    """The one place where products pass 2^53: random numbers up to the bounds, against Python's integers."""
+    chance = random.Random(4)
+    prelude = SCRIPT.text.decode().split("-- Forget a value")[0].replace("#!lua\n", "")
+    code = (
+        prelude + "\nlocal q, r = muldiv(ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0) return {text(q), text(r)}"
+    )
+    sha = store.client.script_load(code)
+    for _ in range(500):
+        m = chance.choice((1, 2, 3, 2**32, 2**32 - 1, chance.randint(1, 2**32)))
+        b = chance.choice((1, 2**32, chance.randint(1, m), chance.randint(1, 2**33)))
+        a = chance.choice((m, 315_360_000_000_000, chance.randint(0, 315_360_000_000_000)))
+        c = chance.randint(0, m - 1)
+        expected = divmod(a * b + c, m)
+        quotient, remainder = cast("list[bytes]", store.client.evalsha(sha, 0, a, b, c, m))
+        assert int(remainder) == expected[1]
+        if expected[0] < 2**53:
+            assert int(quotient) == expected[0]

@@ -1,0 +1,185 @@
+"""Planning and reading, without any server."""
+
+import struct
+import sys
+
+import pytest
+
+from penstock import Quota, Verdict
+from penstock.clock import SECOND
+from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Op, Receipt, Reset
+from penstock.stores.redis import plan as planning
+from penstock.stores.redis.keys import LETTERS, Keys
+from penstock.stores.redis.plan import MARK_BITS, Call, Planner
+
+NOW = 1_700_000_000 * SECOND
+RATE, PLACES, CALENDAR = (Quota.parse(text) for text in ("100/minute", "3 concurrent ttl 9s", "5/day calendar UTC"))
+ANSWER = (1, 99, 0, 60, 60, 0, 7, 0)
+
+
+@pytest.fixture
+def planner() -> Planner:
+    return Planner(Keys(b"secret"))
+
+
+def numbers(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // 8}q", packed)
+
+
+def packed(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def read(planner: Planner, op: Op, call: Call, *reply: int) -> object:
+    (outcome,) = planner.read([op], call, packed(NOW, 0, *reply)).outcomes
+    return outcome
+
+
+# Planning
+
+
+def test_a_call_carries_each_quota_once_and_a_key_for_every_ask(planner: Planner) -> None:
+    ops = [Acquire((Ask(name, RATE, 2), Ask(name, PLACES))) for name in "abc"]
+    call = planner.plan(ops, NOW)
+    assert len(call.keys) == len(set(call.keys)) == 6
+    assert len(call.args) == 2
+    assert [numbers(call.args[1])[n] for n in (0, 10)] == [ord("s"), ord("h")]
+    assert numbers(call.args[0])[:7] == (1, 2, 0, 1, 2, 0, 0)
+
+
+def test_the_counters_of_a_key_share_its_partition_with_its_records(planner: Planner) -> None:
+    call = planner.plan([Acquire((Ask("a", RATE), Ask("a", PLACES)), id=b"id"), Reset("a", CALENDAR)], NOW)
+    assert len({key[:7] for key in call.keys}) == 1
+    assert call.records == [call.keys[0].decode()]
+
+
+def test_an_operation_is_planned_alike_alone_and_in_a_batch(planner: Planner) -> None:
+    ops: list[Op] = [Acquire((Ask("a", RATE),)), Acquire((Ask("b", RATE),), dry=True), Reset("a", RATE)]
+    together = planner.plan(ops, NOW)
+    alone = [planner.plan([op], NOW) for op in ops]
+    assert together.keys == [key for call in alone for key in call.keys]
+    assert together.args[0] == b"".join(call.args[0] for call in alone)
+
+
+def test_every_place_gets_a_mark_of_its_own_and_a_rate_needs_none(planner: Planner) -> None:
+    ops = [Acquire((Ask("a", PLACES),)) for _ in range(100)]
+    marks = numbers(planner.plan(ops, NOW).args[0])[6::7]
+    assert len(set(marks)) == 100
+    assert all(0 <= mark < 2**52 for mark in marks)
+    assert numbers(planner.plan([Acquire((Ask("a", RATE),))], NOW).args[0])[6] == 0
+
+
+def test_a_calendar_sends_the_boundaries_of_three_periods_around_now(planner: Planner) -> None:
+    day = 86_400 * SECOND
+    start = NOW - NOW % day
+    row = numbers(planner.plan([Reset("a", CALENDAR)], NOW).args[1])
+    assert row[6:] == (start - day, start, start + day, start + 2 * day)
+
+
+def test_every_algorithm_has_a_row_of_ten(planner: Planner) -> None:
+    quotas = [
+        *(
+            Quota.parse(f"5/minute {name}")
+            for name in LETTERS
+            if name not in ("calendar", "concurrency", "min_interval")
+        ),
+        *(PLACES, CALENDAR, *Quota.parse("5/minute min_interval 1s").parts),
+    ]
+    for quota in quotas:
+        row = numbers(planner.plan([Reset("a", quota)], NOW).args[1])
+        assert len(row) == 10
+        assert chr(row[0]) == LETTERS[quota.algorithm]
+
+
+def test_a_receipt_without_an_id_is_portioned_here(planner: Planner) -> None:
+    flat = Quota.parse("5/minute min_interval 1s").parts[1]
+    receipt = Receipt((Charge("a", RATE, 5, 7), Charge("a", flat, 1, 7)))
+    sent = numbers(planner.plan([Amend(receipt, "refund", 2)], NOW).args[0])
+    assert sent[:6] == (3, 2, 0, 1, 2, -1)
+    assert (sent[8], sent[12]) == (2, 0)
+
+
+def test_a_receipt_with_an_id_names_its_record_and_serial(planner: Planner) -> None:
+    receipt = Receipt((Charge("a", PLACES, 1, (9 << MARK_BITS) + 7),), "pk1{AA}#record@42")
+    call = planner.plan([Amend(receipt, "renew")], NOW)
+    assert call.keys[0] == b"pk1{AA}#record"
+    assert numbers(call.args[0]) == (3, 1, 0, 4, -1, 42, 9 * SECOND, 1, 1, 7, 9)
+
+
+def test_quotas_that_vary_without_end_do_not_fill_memory(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MAX_PREPARED", 3)
+    quotas = [Quota(limit, 60) for limit in range(1, 9)]
+    call = planner.plan([Acquire((Ask("a", quota),)) for quota in quotas], NOW)
+    assert [numbers(call.args[1])[n] for n in range(4, 80, 10)] == list(range(1, 9))
+    assert len(planner._prepared) <= 3
+
+
+# Reading
+
+
+def test_a_verdict_is_what_the_script_said_of_what_was_asked(planner: Planner) -> None:
+    op = Acquire((Ask("a", RATE),))
+    verdict = read(planner, op, planner.plan([op], NOW), *ANSWER)
+    assert verdict == Verdict(((True, 99, 0, 60, 60, 0, 7), NOW, "a", RATE, 1, ()))
+    assert isinstance(verdict, Verdict)
+    assert verdict.receipt == Receipt((Charge("a", RATE, 1, 7),))
+
+
+def test_a_refusal_has_no_receipt(planner: Planner) -> None:
+    op = Acquire((Ask("a", RATE), Ask("b", RATE, advisory=True)))
+    verdict = read(planner, op, planner.plan([op], NOW), 0, 0, 5, 60, 5, 0, NOT_CHARGED, 0, *ANSWER[:6], NOT_CHARGED, 0)
+    assert isinstance(verdict, Verdict)
+    assert not verdict
+    assert verdict.retry_after_us == 5
+    assert verdict.receipt is None
+    assert [decision.advisory for decision in verdict.decisions] == [False, True]
+
+
+def test_a_mark_carries_its_part(planner: Planner) -> None:
+    op = Acquire((Ask("a", PLACES),))
+    verdict = read(planner, op, planner.plan([op], NOW), *ANSWER[:7], 9)
+    assert isinstance(verdict, Verdict)
+    assert verdict.mark == (9 << MARK_BITS) + 7
+
+
+def test_a_repeated_request_is_told_the_instant_and_the_cost_of_then(planner: Planner) -> None:
+    op = Acquire((Ask("a", RATE, 3),), id=b"id")
+    call = planner.plan([op], NOW)
+    verdict = read(planner, op, call, NOW - 9, 42, *ANSWER, 5)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.at_us, verdict.cost) == (NOW - 9, 5)
+    assert verdict.receipt == Receipt((Charge("a", RATE, 5, 7),), f"{call.records[0]}@42")
+
+
+def test_outcomes_come_in_order_whatever_the_operations(planner: Planner) -> None:
+    receipt = Receipt((Charge("a", RATE, 5, 7), Charge("b", RATE, 5, 7)))
+    ops: list[Op] = [Reset("a", RATE), Amend(receipt, "refund"), Acquire((Ask("a", RATE),)), Reset("a", RATE)]
+    reply = planner.read(ops, planner.plan(ops, NOW), packed(NOW, 3, 5, -2, *ANSWER))
+    assert reply.outcomes[:2] == [Amended(), Amended((5, -2))]
+    assert isinstance(reply.outcomes[2], Verdict)
+    assert reply.outcomes[3] == Amended()
+    assert (reply.now, reply.corrupt, reply.stale) == (NOW, 3, [])
+
+
+def test_what_is_stale_has_failed_without_a_charge(planner: Planner) -> None:
+    receipt = Receipt((Charge("a", CALENDAR, 5, 7),))
+    stale = (2, 0, 0, 0, 0, 0, -1, 0)
+    one, several = Acquire((Ask("a", CALENDAR),)), Acquire((Ask("a", RATE), Ask("a", CALENDAR)), dry=True)
+    ops: list[Op] = [one, several, one._replace(id=b"id"), Amend(receipt, "refund"), Acquire((Ask("a", RATE),))]
+    said = (*stale, *stale, *stale, NOW, 42, *stale, 0, -(2**53), *ANSWER)
+    reply = planner.read(ops, planner.plan(ops, NOW), packed(NOW, 0, *said))
+    assert reply.stale == [0, 1, 2, 3]
+    for failed in reply.outcomes[:4]:
+        assert isinstance(failed, Failed)
+        assert failed.charged == "no"
+        assert failed.error.transient
+    assert isinstance(reply.outcomes[4], Verdict)
+
+
+def test_numbers_are_little_endian_on_any_machine(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Acquire((Ask("a", RATE),))
+    here = planner.plan([op], NOW).args
+    swapped = "big" if sys.byteorder == "little" else "little"
+    monkeypatch.setattr(sys, "byteorder", swapped)
+    there = planner.plan([op], NOW).args
+    assert there == [b"".join(arg[n : n + 8][::-1] for n in range(0, len(arg), 8)) for arg in here]
