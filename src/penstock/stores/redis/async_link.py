@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -185,15 +185,21 @@ class AsyncLink:
 
     async def _dial(self) -> None:
         wire = Wire(await dial_async(self._settings), self._talk.load, self._lost)
-        loaded: asyncio.Future[Any] = self._loop.create_future()
-        wire.send(Sent(self._talk.load, loaded.set_result))
-        reply = await asyncio.wait_for(loaded, 5)
-        if isinstance(reply, Exception):
+        (loaded,) = await self._ask_all(wire, [self._talk.load])
+        if isinstance(loaded, Exception):
             wire.abort()
-            raise NoAnswer(not_sent(f"the script cannot be loaded ({reply})", self.place))
+            raise NoAnswer(not_sent(f"the script cannot be loaded ({loaded})", self.place))
+        if self._talk.checks:
+            self._talk.checked(await self._ask_all(wire, self._talk.checks))
         self._wire, self._unreachable = wire, None
         while self._waiting:
             self._send(*self._waiting.popleft())
+
+    async def _ask_all(self, wire: Wire, questions: Sequence[bytes]) -> list[Any]:
+        answers: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in questions]
+        for question, answer in zip(questions, answers, strict=True):
+            wire.send(Sent(question, answer.set_result))
+        return await asyncio.wait_for(asyncio.gather(*answers), 5)
 
     def _lost(self, wire: Wire) -> None:
         if self._wire is wire:

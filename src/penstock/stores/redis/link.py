@@ -227,6 +227,8 @@ class Link:
         if isinstance(loaded, hiredis.ReplyError):
             wire.close()
             raise NoAnswer(not_sent(f"the script cannot be loaded ({loaded})", self.place))
+        if self._talk.checks:
+            self._talk.checked([wire.ask(question, monotonic() + 5) for question in self._talk.checks])
         return wire
 
     def _fail(self, error: Exception) -> None:

@@ -15,6 +15,7 @@ import hiredis
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.model import Op, Outcome
+from penstock.stores.redis.checks import QUESTIONS, findings
 from penstock.stores.redis.plan import Call, Planner
 from penstock.stores.redis.replies import failed_by
 from penstock.stores.redis.script import SCRIPT, script_with_injected_time
@@ -48,6 +49,8 @@ class Talk:
         self.script = script_with_injected_time() if clock is not None else SCRIPT
         self.load = _packed(b"SCRIPT", b"LOAD", self.script.text)
         self.corrupt = 0  # values that were damaged and had to be replaced
+        self.checks = [_packed(*question) for question in QUESTIONS]  # asked once, on the first connection
+        self.findings: list[str] = []
 
     def ask(self, ops: Sequence[Op], now: Micros | None = None) -> Question:
         """The question that asks for `ops`; `now` is the server's time if it is known better than by our clock."""
@@ -69,6 +72,13 @@ class Talk:
             self.corrupt += corrupt
             log.warning("redis at %s: %d stored values were damaged and have been replaced", self.place, corrupt)
         return outcomes, stale, now
+
+    def checked(self, answers: Sequence[object]) -> None:
+        """Take note of what the server said of itself, and say what ought to be otherwise."""
+        self.checks = []
+        self.findings = findings(answers)
+        for finding in self.findings:
+            log.warning("redis at %s: %s", self.place, finding)
 
 
 def _packed(*words: bytes | int) -> bytes:

@@ -1,0 +1,83 @@
+"""What to look at before relying on a server, and what to say about it. Pure: questions out, answers in.
+
+Each finding says what is so, what follows, and what to set. A server that may not be asked is not found fault with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+QUESTIONS: tuple[tuple[bytes, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", b"min-replicas-to-write"))
+
+OLDEST = {"redis": (7, 0), "valkey": (8, 0)}
+
+LUA_MENDED = {
+    "redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
+    "valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
+}
+"""The first releases, per series, without CVE-2025-49844: code run by a script can leave the Lua sandbox."""
+
+
+def findings(answers: Sequence[object]) -> list[str]:
+    """What is to be said about a server that answered `QUESTIONS` so."""
+    info, replicas = answers
+    if not isinstance(info, bytes):
+        return ["the server was not checked: its user may not ask INFO (+info allows it)"]
+    facts = dict(re.findall(r"^(\w+):(.*?)\r?$", info.decode(errors="replace"), re.MULTILINE))
+    found = [_age(facts), _hole(facts), _eviction(facts), _role(facts), _replicas(facts, replicas)]
+    return [finding for finding in found if finding]
+
+
+def _version(facts: dict[str, str]) -> tuple[str, tuple[int, ...]]:
+    name = "valkey" if "valkey_version" in facts else "redis"
+    return name, tuple(map(int, re.findall(r"\d+", facts.get(f"{name}_version", ""))[:3]))
+
+
+def _age(facts: dict[str, str]) -> str:
+    name, version = _version(facts)
+    if version >= OLDEST[name]:
+        return ""
+    oldest = ".".join(map(str, OLDEST[name]))
+    return f"{name} {_dotted(version)} is older than what is tested: expected {oldest} or newer"
+
+
+def _hole(facts: dict[str, str]) -> str:
+    name, version = _version(facts)
+    mended = [release for release in LUA_MENDED[name] if release[:2] >= version[:2]]
+    safe = not mended or (mended[0][:2] == version[:2] and version >= mended[0])
+    if safe:
+        return ""
+    return (
+        f"{name} {_dotted(version)}: its Lua sandbox can be left (CVE-2025-49844) by whoever may run EVAL, unless the "
+        f"distribution has mended it; update to {_dotted(mended[0])} or newer, and grant EVAL to nobody"
+    )
+
+
+def _eviction(facts: dict[str, str]) -> str:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction" or facts.get("maxmemory", "0") == "0":
+        return ""
+    return (
+        f"maxmemory-policy is {policy}: when memory is short, counters vanish and limits start over unnoticed; "
+        "set maxmemory-policy noeviction, so that the failure behaviour answers instead"
+    )
+
+
+def _role(facts: dict[str, str]) -> str:
+    return "" if facts.get("role", "master") == "master" else "this server is a replica: connect to the primary"
+
+
+def _replicas(facts: dict[str, str], setting: object) -> str:
+    attached = int(facts.get("connected_slaves", "0"))
+    unprotected = isinstance(setting, list) and setting[1:] == [b"0"]
+    if not attached or not unprotected:
+        return ""
+    return (
+        "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well (10 s "
+        "when measured; a single decision with protection); set min-replicas-to-write 1 and min-replicas-max-lag 2"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
