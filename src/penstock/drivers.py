@@ -6,7 +6,7 @@ middle one waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from penstock.clock import Clock, Micros
@@ -79,9 +79,11 @@ class AsyncDriver:
         self._store = store
         self._chain = _Chain(layers, clock)
 
-    async def run(self, ops: Sequence[Op], *, below: int = 0) -> list[Outcome]:
-        if not self._chain.layers:
-            return await self._store.run(ops)
+    def run(self, ops: Sequence[Op], *, below: int = 0) -> Awaitable[list[Outcome]]:
+        """What the store says of `ops`, through all layers. Without layers it is the store's own coroutine, a hop less."""
+        return self._run(ops, below) if self._chain.layers else self._store.run(ops)
+
+    async def _run(self, ops: Sequence[Op], below: int) -> list[Outcome]:
         ops, tokens = self._chain.down(ops, below=below)
         outcomes = await self._store.run(ops) if ops else []
         return self._chain.up(outcomes, tokens, below=below)

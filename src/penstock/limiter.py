@@ -281,7 +281,7 @@ class AsyncLimiter(Front):
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._direct_ask(quota)
         if ask is None or id is not None:
-            return await self._run(self._acquire(key, quota, cost, request_id=id))
+            return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
         return ask(key, cost, self._time_ns() // 1_000)
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:

@@ -1,7 +1,7 @@
 """What unit tests share: both limiters behind one blocking face, a layer that changes nothing, and small helpers."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 from penstock import Amended, AsyncLimiter, Limiter, ManualClock, Receipt, Verdict
 from penstock.clock import Micros
@@ -23,14 +23,14 @@ class Calls(Protocol):
     def close(self) -> None: ...
 
 
-def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+def finish(awaitable: Awaitable[T]) -> T:
     """The result of a coroutine that has nothing to wait for; the memory store never makes anyone wait."""
     try:
-        coroutine.send(None)
+        next(awaitable.__await__())
     except StopIteration as done:
         result: T = done.value
         return result
-    coroutine.close()
+    cast("Any", awaitable).close()
     raise AssertionError("the coroutine waited")
 
 

@@ -7,7 +7,7 @@ outcome of the operation is then a `Failed`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from penstock.clock import Clock, Micros
@@ -43,7 +43,7 @@ class Store(Protocol):
 class AsyncStore(Protocol):
     """A store for asyncio."""
 
-    async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         """One outcome per operation, in the same order, within `deadline` microseconds from now."""
 
     async def close(self) -> None:

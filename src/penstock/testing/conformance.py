@@ -108,7 +108,10 @@ class _Awaited:
         self._store = self._loop.run(making())
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        return self._loop.run(self._store.run(ops, deadline))
+        async def asking() -> list[Outcome]:
+            return await self._store.run(ops, deadline)
+
+        return self._loop.run(asking())
 
     def race(self, batches: Sequence[Sequence[Op]]) -> list[list[Outcome]]:
         async def together() -> list[list[Outcome]]:

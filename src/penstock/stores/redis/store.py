@@ -8,7 +8,7 @@ says whether it may have been charged all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -160,6 +160,11 @@ class LoopStore:
         self.link.ask(question.packed, deadline, heard)
 
 
+async def _ask_in_portions(here: LoopStore, ops: Sequence[Op], deadline: Micros) -> list[Outcome]:
+    portions = await asyncio.gather(*[here.ask(batch, deadline) for batch in batches(ops) if batch])
+    return [outcome for portion in portions for outcome in portion]
+
+
 class AsyncRedisStore:
     """Counters in one Redis or Valkey, for asyncio. Options as `RedisStore`.
 
@@ -182,15 +187,10 @@ class AsyncRedisStore:
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopStore] = WeakKeyDictionary()
         self._lock = Lock()
 
-    async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        if not ops:
-            return []
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         within = self.settings.deadline_us if deadline is None else deadline
         here = self._here()
-        if len(ops) > MAX_OPS:
-            portions = await asyncio.gather(*[here.ask(batch, within) for batch in batches(ops)])
-            return [outcome for portion in portions for outcome in portion]
-        return await here.ask(ops, within)
+        return here.ask(ops, within) if 0 < len(ops) <= MAX_OPS else _ask_in_portions(here, ops, within)
 
     def _here(self) -> LoopStore:
         loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ from penstock.stores.redis.replies import failed_by
 from penstock.stores.redis.script import SCRIPT, script_with_injected_time
 from penstock.stores.redis.settings import Settings
 
-MAX_OPS = 512
+MAX_OPS = 128
 """How many operations go into one script call at most: while it runs, the server serves nobody else."""
 
 log = logging.getLogger("penstock.redis")
