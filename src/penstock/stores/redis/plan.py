@@ -3,7 +3,7 @@
     ops ─▶ Planner.plan ─▶ Call(keys, args) ─▶ EVALSHA ─▶ bytes ─▶ Planner.read ─▶ Reply(outcomes, stale, ...)
 
 A call carries each distinct quota once; an ask names it by number. Numbers travel both ways as packed 64-bit integers
-(the layout stands in `lua/main.lua`), because each argument of a call costs about as much as a whole ask otherwise.
+(the layout stands in `lua/main.lua`): few arguments to make and to parse, and a reply that is read without a parser.
 What depends on a quota alone is prepared once per quota.
 
 A call goes to one server. Whoever talks to several groups the operations first: `Keys.subject(key).head` is the
