@@ -3,7 +3,7 @@
     ops ─▶ Planner.plan ─▶ Call(keys, args) ─▶ EVALSHA ─▶ bytes ─▶ Planner.read ─▶ Reply(outcomes, stale, ...)
 
 A call carries each distinct quota once; an ask names it by number. Numbers travel both ways as packed 64-bit integers
-(the layout stands in `lua/main.lua`), because each argument of a call costs about as much as a whole ask otherwise.
+(the layout stands in `lua/main.lua`): few arguments to make and to parse, and a reply that is read without a parser.
 What depends on a quota alone is prepared once per quota.
 
 A call goes to one server. Whoever talks to several groups the operations first: `Keys.subject(key).head` is the
@@ -78,28 +78,31 @@ class Reply(NamedTuple):
 
 
 class Prepared:
-    """All of a quota that is the same in every call."""
+    """All of a quota that is the same in every call, or at least for a while."""
 
-    __slots__ = ("calendar", "family", "numbers", "places")
+    __slots__ = ("_calendar", "_row", "family", "places")
 
     def __init__(self, quota: Quota, keys: Keys) -> None:
         self.family: Family = keys.family(quota)
         self.places = quota.algorithm == CONCURRENCY
-        self.calendar: CalendarPeriod | None = quota.calendar
+        self._calendar: CalendarPeriod | None = quota.calendar
         options = quota.count_denied, quota.penalty_us or 0, quota.flat
-        self.numbers: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
-        self.numbers += _parameters(quota)
+        self._row: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
+        self._row += _parameters(quota)
 
     def row(self, now: Micros) -> list[int]:
         """The quota as the script reads it."""
-        return self.numbers if self.calendar is None else self.numbers + _boundaries(self.calendar, now)
+        row = self._row
+        if self._calendar is not None and not row[-3] <= now < row[-2]:  # a calendar period later
+            row = self._row = row[:-4] + _boundaries(self._calendar, now)
+        return row
 
 
 class Planner:
     """Plans and reads calls with the keys of one store. Threads may share it."""
 
     def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+        self.keys = keys
         self._prepared: dict[Quota, Prepared] = {}
 
     def plan(self, ops: Sequence[Op], now: Micros) -> Call:
@@ -133,7 +136,7 @@ class Planner:
         if found is None:
             if len(self._prepared) >= MAX_PREPARED:  # amounts that vary without end: start over
                 self._prepared.clear()
-            found = self._prepared[quota] = Prepared(quota, self._keys)
+            found = self._prepared[quota] = Prepared(quota, self.keys)
         return found
 
 
@@ -141,11 +144,9 @@ class _Batch:
     """A call in the making."""
 
     def __init__(self, planner: Planner, now: Micros) -> None:
-        self._prepared, self._keys, self._now = planner._prepared, planner._keys, now
-        self._prepare = planner.prepared
-        self._indexes: dict[Quota, int] = {}
-        self._key: Key = ""
-        self._subject: Subject | None = None
+        self._planner, self._names, self._now = planner, planner.keys, now
+        self._numbered: dict[Quota, tuple[int, Prepared]] = {}
+        self._latest: tuple[Key, Subject] = "", Subject(b"", b"")
         self.keys: list[bytes] = []
         self.numbers: list[int] = []
         self.rows: list[int] = []
@@ -153,17 +154,15 @@ class _Batch:
 
     def acquire(self, op: Acquire) -> None:
         asks, dry, request_id = op
-        if request_id is not None:
+        if request_id is None:
+            self.numbers += (_ACQUIRE, len(asks), dry)
+            self._ask(asks)
+        else:
             self._once(asks, request_id)
-            return
-        self.numbers += (_ACQUIRE, len(asks), dry)
-        for ask in asks:
-            self._ask(ask)
 
     def amend(self, op: Amend) -> None:
         receipt, verb, units = op
-        serial = _NO_RECORD
-        charges = receipt.charges
+        serial, charges = _NO_RECORD, receipt.charges
         if receipt.record is None:
             charges = receipt.portion(units)
         else:
@@ -173,9 +172,9 @@ class _Batch:
         lasts = max(charge.quota.horizon_us for charge in charges)
         self.numbers += (_AMEND, len(charges), 0, _VERBS[verb], _ALL if units is None else units, serial, lasts)
         for key, quota, cost, mark in charges:
-            self._counter(key, quota)
+            number, _ = self._counter(key, quota)
             part, mark = divmod(mark, 1 << MARK_BITS)
-            self.numbers += (self._indexes[quota], cost, mark, part)
+            self.numbers += (number, cost, mark, part)
 
     def reset(self, op: Reset) -> None:
         self._counter(op.key, op.quota)
@@ -185,30 +184,31 @@ class _Batch:
         lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
         self.numbers += (_ONCE, len(asks), 0, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
-        for ask in asks:
-            self._ask(ask)
-        record = self._keys.record(self._keys.subject(asks[0].key), request_id, self.keys[first:])
+        self._ask(asks)
+        record = self._names.record(self._names.subject(asks[0].key), request_id, self.keys[first:])
         self.keys.insert(first, record)
         self.records.append(record.decode())
 
-    def _ask(self, ask: Ask) -> None:
-        key, quota, cost, advisory = ask
-        prepared = self._counter(key, quota)
-        mark = randbits(RANDOM_BITS) if prepared.places else 0
-        self.numbers += (self._indexes[quota], cost, advisory, mark)
+    def _ask(self, asks: tuple[Ask, ...]) -> None:
+        for key, quota, cost, advisory in asks:
+            number, prepared = self._counter(key, quota)
+            self.numbers += (number, cost, advisory, randbits(RANDOM_BITS) if prepared.places else 0)
 
-    def _counter(self, key: Key, quota: Quota) -> Prepared:
-        """Note the key of a counter, and its quota if it is the first of it in this call."""
-        prepared = self._prepared.get(quota) or self._prepare(quota)
-        if quota not in self._indexes:
-            self._indexes[quota] = len(self._indexes) + 1
-            self.rows += prepared.row(self._now)
-        subject = self._subject
-        if subject is None or key != self._key:
-            subject = self._subject = self._keys.subject(key)
-            self._key = key
-        self.keys.append(self._keys.counter(subject, prepared.family))
-        return prepared
+    def _counter(self, key: Key, quota: Quota) -> tuple[int, Prepared]:
+        """Note the key of a counter; returns its quota's number in this call."""
+        numbered = self._numbered.get(quota) or self._number(quota)
+        latest, subject = self._latest
+        if key != latest:
+            subject = self._names.subject(key)
+            self._latest = key, subject
+        self.keys.append(self._names.counter(subject, numbered[1].family))
+        return numbered
+
+    def _number(self, quota: Quota) -> tuple[int, Prepared]:
+        prepared = self._planner.prepared(quota)
+        self.rows += prepared.row(self._now)
+        numbered = self._numbered[quota] = len(self._numbered) + 1, prepared
+        return numbered
 
 
 class _Reading:
@@ -272,10 +272,8 @@ def _stale() -> Failed:
 
 
 def _parameters(quota: Quota) -> list[int]:
-    """What an algorithm needs beside limit and period; a calendar's boundaries depend on now."""
+    """What an algorithm needs beside limit and period; for a calendar the boundaries, which are not known yet."""
     limit, period = quota.limit, quota.period_us
-    if quota.calendar is not None:
-        return []
     if quota.algorithm == DEFAULT_ALGORITHM:
         tick = -(-period >> 20)
         return [tick, -(-period // tick), 0, 0]

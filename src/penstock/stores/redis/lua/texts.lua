@@ -15,7 +15,7 @@ local function kept(counter)
     end
     local state, shut_until = parse(value), 0
     if not state then
-      local own, digits = match(value, '^([%d ]*)!(%d+)$')
+      local own, digits = match(value, '^([%x ]*)!(%d+)$')
       shut_until = tonumber(digits)
       state = own and own ~= '' and parse(own) or nil
       if not shut_until or shut_until > EXACT or (own ~= '' and not state) then
