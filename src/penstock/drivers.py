@@ -80,7 +80,7 @@ class AsyncDriver:
         self._chain = _Chain(layers, clock)
 
     def run(self, ops: Sequence[Op], *, below: int = 0) -> Awaitable[list[Outcome]]:
-        """What the store says of `ops`, through all layers. Without layers it is the store's own coroutine, a hop less."""
+        """What the store says of `ops`, through all layers; without any it is the store's own coroutine, a hop less."""
         return self._run(ops, below) if self._chain.layers else self._store.run(ops)
 
     async def _run(self, ops: Sequence[Op], below: int) -> list[Outcome]:

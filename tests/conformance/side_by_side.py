@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -210,6 +211,6 @@ def _told(decision: Decision, unify: bool) -> object:
         mark = 0
     elif mark != NOT_CHARGED and quota.algorithm == "leaky_bucket" and unify:
         part, tail = divmod(mark, 1 << MARK_BITS)
-        mark = tail * quota.limit + part
+        mark = (tail * quota.limit + part) // gcd(quota.limit, quota.period_us)
     advisory = decision.advisory and not isinstance(decision, Verdict)
     return answer, mark, decision.at_us, decision.key, quota, decision.cost, advisory

@@ -14,7 +14,7 @@ import importlib, pkgutil, sys
 sys.path.insert(0, sys.argv[1])
 import penstock
 for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-    if not module.name.startswith(("penstock.testing", "penstock.demo")):
+    if not module.name.startswith(("penstock.testing", "penstock.demo", "penstock.stores.redis.")):
         importlib.import_module(module.name)
 """
 

@@ -177,7 +177,7 @@ class AsyncLink:
                     await self._dial()
                 except (*DialError, NoAnswer) as error:
                     self._fail(error)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                     pause = min(pause * 2, LONGEST_PAUSE)
                     self._asked = self._asked or pause < LONGEST_PAUSE
         finally:

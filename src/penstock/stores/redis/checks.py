@@ -74,8 +74,8 @@ def _replicas(facts: dict[str, str], setting: object) -> str:
     if not attached or not unprotected:
         return ""
     return (
-        "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well (10 s "
-        "when measured; a single decision with protection); set min-replicas-to-write 1 and min-replicas-max-lag 2"
+        "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well "
+        "(10 s when measured; one decision with protection); set min-replicas-to-write 1 and min-replicas-max-lag 2"
     )
 
 

@@ -42,7 +42,7 @@ class NoAnswer(Exception):
 
 
 class Wire:
-    """One connection: a question at a time. Its socket never blocks; what waits is `poll`, a call to the system less."""
+    """One connection: a question at a time. Its socket never blocks; `poll` waits, which spares the system a call."""
 
     def __init__(self, settings: Settings) -> None:
         self._connection, self._socket = dial(settings)  # what redis-py made must live as long as its socket
@@ -205,7 +205,7 @@ class Link:
                 with self._changed:
                     if self._closed:
                         break
-                    self._changed.wait(pause * random.uniform(0.5, 1.0))
+                    self._changed.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from math import gcd
 from secrets import randbits
 from typing import NamedTuple
 
@@ -278,7 +279,7 @@ def _parameters(quota: Quota) -> list[int]:
         tick = -(-period >> 20)
         return [tick, -(-period // tick), 0, 0]
     if quota.algorithm in (*BUCKETS, MIN_INTERVAL, "leaky_bucket"):
-        return [quota.capacity, *divmod(quota.capacity * period, limit), 0]
+        return [quota.capacity, *divmod(quota.capacity * period, limit), gcd(limit, period)]
     return [0, 0, 0, 0]
 
 

@@ -10,7 +10,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import NamedTuple
 
-from penstock.quota import MIN_INTERVAL
+from penstock.quota import BUCKETS, MIN_INTERVAL
 from penstock.stores.redis.keys import LETTERS
 
 FRAGMENTS = (
@@ -20,7 +20,6 @@ FRAGMENTS = (
     "fixed_window",
     "sliding_window",
     "rolling_window",
-    "token_bucket",
     "gcra",
     "leaky_bucket",
     "calendar",
@@ -47,7 +46,7 @@ class Script(NamedTuple):
 def _assembled(time: str) -> Script:
     """One chunk: time, prelude, `need(name)`, main. What a call has no use for is not made: making all takes 10 µs."""
     branches = [f"if name == '{name}' then\n{_fragment(name)}" for name in FRAGMENTS]
-    by_letter = {letter: "gcra" if name == MIN_INTERVAL else name for name, letter in LETTERS.items()}
+    by_letter = {letter: "gcra" if name in (*BUCKETS, MIN_INTERVAL) else name for name, letter in LETTERS.items()}
     letters = ", ".join(f"{letter} = '{name}'" for letter, name in by_letter.items())
     parts = ["#!lua", time, _fragment("prelude"), f"local ALGORITHMS = {{ {letters} }}"]
     parts += ["local function make(name)", "\nelse".join(branches), "end", "end", _fragment("need"), _fragment("main")]

@@ -93,7 +93,7 @@ class Asked:
 
     def without_those_who_left(self) -> Asked:
         """The same without callers that were cancelled before anything was sent."""
-        if not any([asker.done() for asker, _, _ in self.askers]):
+        if not any(asker.done() for asker, _, _ in self.askers):
             return self
         left = Asked()
         for asker, first, last in self.askers:

@@ -1,8 +1,9 @@
 -- What token bucket, GCRA and leaky bucket share: units owed as the time that pays them back, (µs, part).
 --
--- ARGV     limit in units, period in µs, the bucket's capacity in units, and the time that fills it: full µs, full part
+-- ARGV     limit in units, period in µs, the bucket's capacity in units, the time that fills it: full µs, full part; and
+--          what limit and period have in common: after a change of limit, parts are rounded up to a multiple of it
 
-local function bind_shared(limit, period, capacity, full_us, full_part)
+local function bind_shared(limit, period, capacity, full_us, full_part, share)
   local shared = {}
 
   -- The time that pays `units` back.
@@ -43,6 +44,10 @@ local function bind_shared(limit, period, capacity, full_us, full_part)
   function shared.level(us, part, rate)
     if rate ~= limit then
       us, part = muldiv(us, rate, part, limit)
+      part = ceil_div(part, share) * share
+      if part == limit then
+        us, part = us + 1, 0
+      end
     end
     if us > full_us or (us == full_us and part > full_part) then
       return full_us, full_part

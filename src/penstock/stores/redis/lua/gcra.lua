@@ -1,4 +1,4 @@
--- GCRA (also `min_interval`): remembers only when the bucket will be full again.
+-- GCRA (also `token_bucket` and `min_interval`): remembers only when the bucket will be full again.
 --
 -- KEYS     a string "<µs> <part> <rate>": full again at µs + part/rate, rate in units per period
 -- ARGV     as bucket.lua
@@ -6,8 +6,8 @@
 
 local texts, buckets = need('texts'), need('bucket')
 
-return function(limit, period, capacity, full_us, full_part)
-  local shared, counter = buckets.shared(limit, period, capacity, full_us, full_part), {}
+return function(limit, period, capacity, full_us, full_part, share)
+  local shared, counter = buckets.shared(limit, period, capacity, full_us, full_part, share), {}
 
   function counter.parse(value)
     local us, part, rate = match(value, '^(%d+) (%d+) (%d+)$')

@@ -6,9 +6,9 @@
 
 local buckets, gcra = need('bucket'), need('gcra')
 
-return function(limit, period, capacity, full_us, full_part)
-  local shared = buckets.shared(limit, period, capacity, full_us, full_part)
-  local counter = gcra(limit, period, capacity, full_us, full_part)
+return function(limit, period, capacity, full_us, full_part, share)
+  local shared = buckets.shared(limit, period, capacity, full_us, full_part, share)
+  local counter = gcra(limit, period, capacity, full_us, full_part, share)
 
   local function owed(state)
     if not state or state[1] < now then
