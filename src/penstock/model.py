@@ -233,14 +233,14 @@ class Receipt(NamedTuple):
         """The cost of the request, which counters that charge 1 whatever the cost do not show."""
         return max((charge.cost for charge in self.charges), default=0)
 
-    def portion(self, units: int | None, *, last: bool = False) -> tuple[Charge, ...]:
+    def portion(self, units: int | None, *, last: bool | None = None) -> tuple[Charge, ...]:
         """What to take from each counter so that `units` of the request's cost come back; all of it if None.
 
         Counters that charge 1 whatever the cost stay charged until the last of the request is given back.
         """
-        if units is None or units >= self.cost:
+        if units is None or (units >= self.cost and last is not False):
             return self.charges
-        return tuple(c._replace(cost=int(last) if c.quota.flat else min(c.cost, units)) for c in self.charges)
+        return tuple(c._replace(cost=int(bool(last)) if c.quota.flat else min(c.cost, units)) for c in self.charges)
 
 
 AmendVerb: TypeAlias = Literal["refund", "settle", "release", "renew"]

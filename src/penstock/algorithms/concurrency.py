@@ -42,10 +42,11 @@ def bind(quota: Quota) -> Bound:
     def peek(state: State, cost: int, now: Micros) -> Step:
         first, held = live(state, now)
         left = first - now if held else 0
-        if not cost or len(held) < limit:
-            return (True, max(limit - len(held), 0), 0, left, left, 0, NOT_CHARGED), state
+        if len(held) < limit:
+            return (True, limit - len(held), 0, left, left, 0, NOT_CHARGED), state
         free_at = first if len(held) == limit else sorted(end for end, _ in held.values())[len(held) - limit]
-        return (False, 0, free_at - now, left, free_at - now, 0, NOT_CHARGED), state
+        until_free = free_at - now
+        return (not cost, 0, until_free if cost else 0, left, until_free, 0, NOT_CHARGED), state
 
     def force(state: State, cost: int, now: Micros) -> State:
         return state  # a place cannot be taken from nobody

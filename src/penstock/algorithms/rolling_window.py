@@ -26,7 +26,7 @@ Log: TypeAlias = tuple[list[Micros], list[int] | None, int, int]
 
 
 def bind(quota: Quota) -> Bound:
-    limit, period = quota.limit, quota.period_us
+    limit, period, count_denied = quota.limit, quota.period_us, quota.count_denied
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         if state is None:
@@ -80,7 +80,9 @@ def bind(quota: Quota) -> Bound:
         used, oldest, _, log = kept
         log = append(used, oldest, log, at, cost)
         total = used + cost
-        enough = reaching(total - limit + 1, total, log) if total > limit else log[2]  # the newest units decide all
+        if total <= limit or not count_denied:  # what was settled stays, as its limit may have been raised since
+            return total, oldest, at, log
+        enough = reaching(total - limit + 1, total, log)  # the newest `limit` units decide all
         return since(enough, at, log) if enough > log[2] else (total, oldest, at, log)
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:

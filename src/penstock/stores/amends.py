@@ -122,6 +122,8 @@ class Amends:
                 found: Record | None = home.find(records, name)
                 if found is None or found.settled or found.expires_at <= now or found.serial != int(serial):
                     return 0
+                if found.cost != charge.cost:  # a part of it was given back before
+                    charge = _without_queues((charge,))[0]
                 back = self._settle_one(found.cost - units, charge, counter, now)
                 home.write(records, name, new(Record, (found.serial, found.expires_at, found.verdict, units, True)))
             return back
@@ -134,17 +136,20 @@ class Amends:
         """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
         charges = op.receipt.charges
         serial, expires_at, verdict, cost, settled = record
+        # A place in a queue is given back by the first amendment or not at all: once a part of it was, somebody else's
+        # place may end where it ended.
+        first = not settled and cost == max(decision.cost for decision in verdict.decisions)
         if op.verb == "settle":
             if settled:
                 return record, Amended((0,) * len(charges))
             units = cast("int", op.units)
-            amended = self._settle(cost - units, charges, counters, now)
+            amended = self._settle(cost - units, charges if first else _without_queues(charges), counters, now)
             return Record(serial, expires_at, verdict, units, settled=True), amended
         if op.verb == "refund":
             units = cost if op.units is None else min(op.units, cost)
             left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)
             portion = op.receipt.portion(units, last=left is None)
-            return left, self._amend_charges("refund", portion, counters, now)
+            return left, self._amend_charges("refund", portion if first else _without_queues(portion), counters, now)
         if op.verb == "renew":
             expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
         return Record(serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
@@ -193,3 +198,8 @@ class Amends:
             self._stripes.add(counter.stripe, counter.family, counter.key, after, now)
         else:
             counter.write(after)
+
+
+def _without_queues(charges: tuple[Charge, ...]) -> tuple[Charge, ...]:
+    """`charges` with nothing to give back to a queue."""
+    return tuple([c._replace(cost=0) if c.quota.algorithm == "leaky_bucket" else c for c in charges])

@@ -16,6 +16,7 @@ from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import InvalidOption, shown
 from penstock.model import (
+    NOT_CHARGED,
     Acquire,
     Amend,
     Amended,
@@ -254,7 +255,7 @@ def _still_held(verdict: Verdict, posed: Sequence[tuple[Ask, Counter]], now: Mic
     """Whether the places that came with a verdict are, so that it may be given again."""
     for decision, (_, counter) in zip(verdict.decisions, posed, strict=True):
         renew = counter.bound.renew
-        if renew is not None:
+        if renew is not None and decision.mark != NOT_CHARGED:
             state = counter.find()
             if state is None or renew(state, decision.mark, now) is None:
                 return False

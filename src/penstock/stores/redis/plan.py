@@ -280,7 +280,7 @@ def _parameters(quota: Quota) -> list[int]:
         return [tick, -(-period // tick), 0, 0]
     if quota.algorithm in (*BUCKETS, MIN_INTERVAL, "leaky_bucket"):
         return [quota.capacity, *divmod(quota.capacity * period, limit), gcd(limit, period)]
-    return [0, 0, 0, 0]
+    return [int(quota.count_denied), 0, 0, 0]
 
 
 def _boundaries(calendar: CalendarPeriod, now: Micros) -> list[Micros]:

@@ -41,7 +41,7 @@ local function refund_part(charges, units, last)
   end
   for number, charge in ipairs(charges) do
     local part = charge.cost
-    if units < cost then
+    if units < cost or not last then
       part = charge.counter.flat and (last and 1 or 0) or min(charge.cost, units)
     end
     each[number] = amend_one(REFUND, charge, part)
@@ -65,6 +65,16 @@ local function settle(charges, back)
   return each
 end
 
+-- A place in a queue is given back by the first amendment or not at all: once a part of it was, somebody else's place
+-- may end where it ended.
+local function forget_queues(charges)
+  for _, charge in ipairs(charges) do
+    if charge.counter.queues then
+      charge.cost = 0
+    end
+  end
+end
+
 -- Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice.
 local function amend_record(verb, charges, units, key, serial, lasts)
   local record = records.read(key)
@@ -74,6 +84,9 @@ local function amend_record(verb, charges, units, key, serial, lasts)
       each[number] = 0
     end
     return each
+  end
+  if record.settled == 1 or record.cost < max(unpack(record.costs)) then
+    forget_queues(charges)
   end
   local each
   if verb == SETTLE then

@@ -65,11 +65,11 @@ return function(limit, ttl)
   local function look(held, cost)
     local count = held.count
     local left = count > 0 and held.nth(1) - now or 0
-    if cost == 0 or count < limit then
-      return { 1, max(limit - count, 0), 0, left, left, 0, NOT_CHARGED, 0 }
+    if count < limit then
+      return { 1, limit - count, 0, left, left, 0, NOT_CHARGED, 0 }
     end
     local free = held.nth(count - limit + 1) - now
-    return { 0, 0, free, left, free, 0, NOT_CHARGED, 0 }
+    return { cost == 0 and 1 or 0, 0, cost == 0 and 0 or free, left, free, 0, NOT_CHARGED, 0 }
   end
 
   function counter.decide(state, cost, mark)

@@ -51,5 +51,6 @@ return function(limit, period, capacity, full_us, full_part, share)
     return back, { now + us, part, limit }
   end
 
+  counter.queues = true
   return counter
 end

@@ -9,8 +9,9 @@ local records, requests = need('records'), need('requests')
 -- Whether the places that came with a record still are, so that it may be given again.
 local function is_still_held(record, asks)
   for number, ask in ipairs(asks) do
-    if ask.counter.holds then
-      local state, answer = ask.counter.load(ask.key), record.answers[number]
+    local answer = record.answers[number]
+    if ask.counter.holds and answer[7] ~= NOT_CHARGED then
+      local state = ask.counter.load(ask.key)
       if not state or not ask.counter.renew(state, answer[7], answer[8]) then
         return false
       end

@@ -3,7 +3,7 @@
 -- KEYS     a sorted set, one entry per admission: score = when, member = "<total>:<cost>", the units charged up to and
 --          with it, behind a letter for how many digits they have, so that entries of one microsecond sort by total.
 --          Totals grow, so units used are a difference, and when some will be free is a search by rank.
--- ARGV     limit in units, period in µs
+-- ARGV     limit in units, period in µs, whether to count denied: then only the newest `limit` units are kept
 -- RETURNS  mark: the instant of the charge, or the later one at which time stands still
 
 local sets, peek_by = need('sets'), need('texts').peek_by
@@ -22,7 +22,7 @@ local function read_entry(member, time)
   end
 end
 
-return function(limit, period)
+return function(limit, period, count_denied)
   local counter = {}
 
   -- The newest entry, from which a log is read.
@@ -118,12 +118,13 @@ return function(limit, period)
     if log.gone then
       call('ZREMRANGEBYSCORE', key, '0', log.gone)
     end
-    if log.forced and log.cost >= limit then -- the newest `limit` units decide all
+    local trims = log.forced and count_denied == 1 -- what was settled stays, as its limit may have been raised since
+    if trims and log.cost >= limit then -- the newest `limit` units decide all
       call('ZREMRANGEBYSCORE', key, '0', '+inf')
       add_entry(key, log.at, log.cost, log.cost)
     elseif log.cost then
       add_entry(key, log.at, log.total + log.cost, log.cost)
-      if log.forced and log.oldest then
+      if trims and log.oldest then
         local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, log.total + log.cost - limit + 1)
         if enough > notes then
           call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
