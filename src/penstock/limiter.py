@@ -19,6 +19,7 @@ from penstock.drivers import AsyncDriver, Driver
 from penstock.errors import InvalidOption, RateLimited
 from penstock.front import Call, Front, How, Id, QuotaLike, Request, all_renewed, amended_by, line_of, verdict_of
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
+from penstock.inspection import Inspection, inspections
 from penstock.layers.base import Layer
 from penstock.model import Acquire, Amended, Key, Receipt, Verdict
 from penstock.quota import CONCURRENCY, Quota
@@ -78,6 +79,10 @@ class Limiter(Front):
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
         return self._run(self._acquire(key, quota, cost, dry=True))
+
+    def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
+        """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
+        return inspections(self.peek(key, quota))
 
     def wait(
         self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
@@ -296,6 +301,10 @@ class AsyncLimiter(Front):
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
         return await self._run(self._acquire(key, quota, cost, dry=True))
+
+    async def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
+        """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
+        return inspections(await self.peek(key, quota))
 
     async def wait(
         self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from penstock.clock import Clock, Micros
-from penstock.model import Failed, Op, Outcome
+from penstock.model import Failed, Key, Op, Outcome, check_key
+from penstock.quota import Quota
 from penstock.stores.redis.async_link import AsyncLink
 from penstock.stores.redis.link import Link, NoAnswer
 from penstock.stores.redis.settings import Settings, read_client, read_url
@@ -22,6 +23,12 @@ from penstock.stores.redis.talk import MAX_OPS, Question, Talk, batches
 
 if TYPE_CHECKING:
     import redis
+
+
+def names(settings: Settings, key: Key, quota: str | Quota) -> list[str]:
+    keys, subject = settings.keys, settings.keys.subject(check_key(key))
+    parts = (quota if isinstance(quota, Quota) else Quota.parse(quota)).parts
+    return [keys.counter(subject, keys.family(part)).decode() for part in parts]
 
 
 class RedisStore:
@@ -49,6 +56,10 @@ class RedisStore:
         self.settings = settings
         self.talk = Talk(settings, clock)
         self._link = Link(settings, self.talk)
+
+    def where(self, key: Key, quota: str | Quota) -> list[str]:
+        """The names under which the counters of `key` are stored, for whoever looks into the database."""
+        return names(self.settings, key, quota)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = self.settings.deadline_us if deadline is None else deadline
@@ -186,6 +197,10 @@ class AsyncRedisStore:
         self.talk = Talk(settings, clock)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopStore] = WeakKeyDictionary()
         self._lock = Lock()
+
+    def where(self, key: Key, quota: str | Quota) -> list[str]:
+        """The names under which the counters of `key` are stored, for whoever looks into the database."""
+        return names(self.settings, key, quota)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         within = self.settings.deadline_us if deadline is None else deadline

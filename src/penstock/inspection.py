@@ -1,0 +1,48 @@
+"""How things stand with a key, in words: for people, and for tools that show it to people."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.model import Decision, Verdict
+from penstock.quota import CONCURRENCY, DEFAULT_ALGORITHM, Quota
+
+
+class Inspection(NamedTuple):
+    """One counter as it is now. Times are in seconds.
+
+    - `used` and `remaining`: units, or places held and free, out of `capacity`.
+    - `blocked_for`: how long one more unit would be refused; 0 if it would pass.
+    - `reset_after`: until nothing of this is left: the window ends, the bucket is full, the first place expires.
+    """
+
+    quota: Quota
+    used: int
+    remaining: int
+    capacity: int
+    blocked_for: float
+    reset_after: float
+
+    @property
+    def algorithm(self) -> str:
+        return self.quota.algorithm
+
+    def __str__(self) -> str:
+        """E.g. `100/minute (sliding_window): 12 of 100 used, 88 left, reset in 41.2 s`."""
+        things = "places held" if self.algorithm == CONCURRENCY else "used"
+        named = f" ({DEFAULT_ALGORITHM})" if self.algorithm == DEFAULT_ALGORITHM else ""
+        text = f"{self.quota}{named}: {self.used} of {self.capacity} {things}, {self.remaining} left"
+        if self.blocked_for:
+            text += f", refused for {self.blocked_for:.6g} s"
+        return f"{text}, reset in {self.reset_after:.6g} s" if self.reset_after else text
+
+
+def inspections(peeked: Verdict) -> list[Inspection]:
+    """What a dry request of one unit tells about each of its counters."""
+    return [_inspection(decision) for decision in peeked.decisions]
+
+
+def _inspection(decision: Decision) -> Inspection:
+    quota, remaining = decision.quota, decision.remaining
+    used = quota.capacity - remaining
+    return Inspection(quota, used, remaining, quota.capacity, decision.retry_after, decision.reset_after)
