@@ -20,12 +20,14 @@ import pytest
 from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND, SystemClock
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, RATES
+from penstock.testing.servers import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
 MINUTE = 60
+OWN_SERVER = "redis://localhost:6379"
 
 
 def _text(page: Path) -> str:
@@ -61,15 +63,18 @@ def _examples(page: Path) -> list[Example]:
 class Reader:
     """Runs the examples of one page from top to bottom, as one would type them in, and notes what each line prints."""
 
-    def __init__(self, page: Path) -> None:
+    def __init__(self, page: Path, server: str = "") -> None:
         self.page = page
+        self.server = server  # the URL of the one that stands in for the reader's own
         self.printed: dict[int, str] = {}
         self.namespace: dict[str, object] = {"__name__": "__docs__", "print": self._print}
 
     def run(self, example: Example) -> None:
-        source = "\n" * (example.line - 1) + example.code  # so that a traceback names the page's own line
-        code = compile(source, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        awaited = eval(code, self.namespace)
+        code = re.sub(r"\bdeadline=[\d.]+", "deadline=30", example.code)
+        code = code.replace(f"{OWN_SERVER}/0?", f"{self.server}/0?deadline=30&").replace(OWN_SERVER, self.server)
+        source = "\n" * (example.line - 1) + code  # so that a traceback names the page's own line
+        compiled = compile(source, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        awaited = eval(compiled, self.namespace)
         if inspect.iscoroutine(awaited):
             asyncio.run(awaited)
 
@@ -87,10 +92,12 @@ def _said(example: Example) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _examples(page)], ids=lambda page: page.name)
-def test_examples_run_and_print_what_their_comments_say(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run_and_print_what_their_comments_say(
+    page: Path, monkeypatch: pytest.MonkeyPatch, running_servers: dict[str, Server]
+) -> None:
     clock = ManualClock(NOON)
     monkeypatch.setattr(SystemClock, "time_ns", staticmethod(clock.time_ns))  # no window may turn while we read
-    reader = Reader(page)
+    reader = Reader(page, running_servers["valkey"].url if OWN_SERVER in _text(page) else "")
     said: dict[int, str] = {}
     for example in _examples(page):
         reader.run(example)
