@@ -41,10 +41,11 @@ from penstock.model import (
 )
 from penstock.periods import CalendarPeriod
 from penstock.quota import BUCKETS, CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
-from penstock.stores.redis.keys import LETTERS, Family, Keys, Subject
+from penstock.stores.redis.keys import LETTERS, Family, Keys
 
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 MAX_PREPARED = 4_096
+MAX_NAMED = 16_384
 MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
@@ -105,6 +106,7 @@ class Planner:
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         self._prepared: dict[Quota, Prepared] = {}
+        self.named: dict[tuple[Key, Quota], bytes] = {}  # hashing costs more than all the rest of planning
 
     def plan(self, ops: Sequence[Op], now: Micros) -> Call:
         """The call that asks for `ops`; `now` is what the caller takes for the server's time."""
@@ -140,14 +142,21 @@ class Planner:
             found = self._prepared[quota] = Prepared(quota, self.keys)
         return found
 
+    def name(self, key: Key, quota: Quota) -> bytes:
+        """The key of a counter, remembered for those who come often."""
+        if len(self.named) >= MAX_NAMED:
+            self.named.clear()
+        name = self.named[key, quota] = self.keys.counter(self.keys.subject(key), self.prepared(quota).family)
+        return name
+
 
 class _Batch:
     """A call in the making."""
 
     def __init__(self, planner: Planner, now: Micros) -> None:
         self._planner, self._names, self._now = planner, planner.keys, now
+        self._named = planner.named
         self._numbered: dict[Quota, tuple[int, Prepared]] = {}
-        self._latest: tuple[Key, Subject] = "", Subject(b"", b"")
         self.keys: list[bytes] = []
         self.numbers: list[int] = []
         self.rows: list[int] = []
@@ -198,11 +207,8 @@ class _Batch:
     def _counter(self, key: Key, quota: Quota) -> tuple[int, Prepared]:
         """Note the key of a counter; returns its quota's number in this call."""
         numbered = self._numbered.get(quota) or self._number(quota)
-        latest, subject = self._latest
-        if key != latest:
-            subject = self._names.subject(key)
-            self._latest = key, subject
-        self.keys.append(self._names.counter(subject, numbered[1].family))
+        named = self._named.get((key, quota))
+        self.keys.append(named or self._planner.name(key, quota))
         return numbered
 
     def _number(self, quota: Quota) -> tuple[int, Prepared]:
