@@ -21,10 +21,15 @@ from hypothesis.stateful import run_state_machine_as_test
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
 from penstock.stores.base import AsyncStore, Store
+from penstock.testing.examples.calendars import CalendarExamples
+from penstock.testing.examples.ids import IdExamples
 from penstock.testing.examples.keys import KeyExamples
 from penstock.testing.examples.options import OptionExamples
+from penstock.testing.examples.places import PlaceExamples
+from penstock.testing.examples.queues import QueueExamples
 from penstock.testing.examples.refunds import RefundExamples
 from penstock.testing.examples.requests import RequestExamples
+from penstock.testing.examples.settling import SettlingExamples
 from penstock.testing.examples.times import TimeExamples
 from penstock.testing.machine import Laws
 
@@ -38,7 +43,18 @@ def _generated(test: Test) -> Test:
     return test
 
 
-class StoreConformance(RequestExamples, RefundExamples, OptionExamples, KeyExamples, TimeExamples):
+class StoreConformance(
+    RequestExamples,
+    RefundExamples,
+    OptionExamples,
+    KeyExamples,
+    TimeExamples,
+    IdExamples,
+    SettlingExamples,
+    PlaceExamples,
+    QueueExamples,
+    CalendarExamples,
+):
     """Every law that a store must keep, as tests. Subclasses implement `make_store`.
 
     The store must tell the time by the clock it is given, as whoever tests it moves that clock by hand. It is closed
@@ -64,6 +80,18 @@ class StoreConformance(RequestExamples, RefundExamples, OptionExamples, KeyExamp
     @_generated
     def test_gcra_keeps_all_laws_on_every_history(self) -> None:
         self.check_laws("gcra")
+
+    @_generated
+    def test_leaky_bucket_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("leaky_bucket")
+
+    @_generated
+    def test_calendar_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("calendar")
+
+    @_generated
+    def test_concurrency_keeps_all_laws_on_every_history(self) -> None:
+        self.check_laws("concurrency")
 
     def check_laws(self, algorithm: str, how: settings | None = None) -> None:
         """Run the state machine of one algorithm, with the settings of the profile in force unless told otherwise."""
