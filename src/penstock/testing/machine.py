@@ -27,7 +27,7 @@ from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.stores.base import Store
 from penstock.testing.agreement import Held, SideBySide
 from penstock.testing.oracle_calendar import period_of
-from penstock.testing.world import SPENDS, World, limits, scales, spends, waits
+from penstock.testing.world import SPENDS, World, limits, scales, spends, themes, waits
 
 choices = st.integers(0, 15)
 DRAINING = (*BUCKETS, MIN_INTERVAL, "leaky_bucket")
@@ -44,12 +44,12 @@ class Laws(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.store = type(self).make_store(self.clock)
         self.both = SideBySide(self.store, self.clock)
-        self.once: list[Acquire] = []  # requests with an id that may be asked again
+        self.once: list[tuple[Acquire, Held | None]] = []  # requests with an id that may be asked again
         self.chapter = 0  # ids are not used again after the counters they were used with were changed or reset
 
-    @initialize(limit=limits, scale=scales)
-    def begin(self, limit: int, scale: int) -> None:
-        self.world = World.of(self.algorithm, limit, scale)
+    @initialize(limit=limits, scale=scales, theme=themes)
+    def begin(self, limit: int, scale: int, theme: int) -> None:
+        self.world = World.of(self.algorithm, limit, scale, theme)
         self.clock.micros = self.world.start
 
     def teardown(self) -> None:
@@ -67,7 +67,11 @@ class Laws(RuleBasedStateMachine):
     @rule(spend=spends)
     def acquire_once(self, spend: int) -> None:
         """With an id, and twice. Other counters may see the same id, which means nothing to them."""
-        self._run_once(self.world.asks(spend), 0)
+        asks = self.world.asks(spend)
+        told = self._run_once(asks, 0)
+        if not told:
+            self.clock.micros += told.retry_after_us
+            assert self._run_once(asks, 0), "a refusal was remembered"
 
     @rule(spend=spends, choice=choices)
     def request(self, spend: int, choice: int) -> None:
@@ -83,16 +87,28 @@ class Laws(RuleBasedStateMachine):
         cost = min((ask.cost for ask in asks.values() if not ask.quota.flat), default=1)
         self._run_once([ask if ask.quota.flat else ask._replace(cost=cost) for ask in asks.values()], choice)
 
-    def _run_once(self, asks: Sequence[Ask], name: int) -> None:
+    def _run_once(self, asks: Sequence[Ask], name: int) -> Verdict:
         cost = max(ask.cost for ask in asks)
         op = Acquire(tuple(asks), id=f"{self.chapter}:{cost}:{name}".encode())
-        self.both.run(op, op)
-        self.once.append(op)
+        *_, verdict = self.both.run(op, op)
+        assert isinstance(verdict, Verdict)
+        self.once.append((op, self.both.held[-1] if verdict.receipt else None))
+        return verdict
 
     @precondition(lambda self: self.once)
     @rule(choice=choices)
     def ask_again(self, choice: int) -> None:
-        self.both.run(self.once[choice % len(self.once)])
+        op, _ = self.once[-1 - choice % len(self.once)]
+        self.both.run(op)
+
+    @precondition(lambda self: self.once)
+    @rule(choice=choices)
+    def start_over(self, choice: int) -> None:
+        """Given back and asked again it is another request, and the old receipt does not reach it."""
+        op, held = self.once[-1 - choice % len(self.once)]
+        if held is not None and held in self.both.held:
+            give_back = Amend(held.receipt, "refund")
+            self._amend(held, give_back, op, give_back, Amend(held.receipt, "settle", 0))
 
     @rule(spend=spends, nothing=st.booleans())
     def peek(self, spend: int, nothing: bool) -> None:
@@ -101,11 +117,13 @@ class Laws(RuleBasedStateMachine):
         assert verdict.receipt is None
 
     @precondition(lambda self: self.both.held)
-    @rule(choice=choices, units=st.integers(0, 3))
+    @rule(choice=choices, units=st.integers(0, 4))
     def refund(self, choice: int, units: int) -> None:
-        """Some units of a receipt, or all of them."""
-        receipt = self._one_of(self.both.held, choice).receipt
-        self.both.run(Amend(receipt, "refund", min(units, receipt.cost) if units else None))
+        """Some units of a receipt, or all of them; twice, if that must be noticed."""
+        held = self._one_of(self.both.held, choice)
+        cost = held.receipt.cost
+        op = Amend(held.receipt, "refund", (None, 1, min(2, cost), cost // 2 + 1, cost)[units])
+        self._amend(held, *[op] * (1 + held.charged.has_id))
 
     @precondition(lambda self: self._with_ids())
     @rule(choice=choices, outcome=st.integers(0, 5))
@@ -114,18 +132,24 @@ class Laws(RuleBasedStateMachine):
         held = self._one_of(self._with_ids(), choice)
         cost = held.receipt.cost
         actual = (0, cost // 2, cost, cost + 1, 3 * cost + 2, MAX_COST)[outcome]
-        self.both.run(Amend(held.receipt, "settle", actual), Amend(held.receipt, "settle", actual // 2 + 1))
+        self._amend(held, Amend(held.receipt, "settle", actual), Amend(held.receipt, "settle", actual // 2 + 1))
 
     @precondition(lambda self: self._with_places())
     @rule(choice=choices, again=st.booleans())
     def release(self, choice: int, again: bool) -> None:
-        receipt = self._one_of(self._with_places(), choice).receipt
-        self.both.run(*[Amend(receipt, "release")] * (1 + again))
+        held = self._one_of(self._with_places(), choice)
+        self._amend(held, *[Amend(held.receipt, "release")] * (1 + again))
 
     @precondition(lambda self: self._with_places())
-    @rule(choice=choices)
-    def renew(self, choice: int) -> None:
-        self.both.run(Amend(self._one_of(self._with_places(), choice).receipt, "renew"))
+    @rule(choice=choices, wait=waits)
+    def renew(self, choice: int, wait: int) -> None:
+        self.advance(wait)
+        held = self._one_of(self._with_places(), choice)
+        self._amend(held, Amend(held.receipt, "renew"))
+
+    def _amend(self, held: Held, *ops: Op) -> None:
+        """Amend, and look at all counters that it may have changed."""
+        self.both.run(*ops, Acquire(held.charged.asks, dry=True))
 
     @rule(spend=spends)
     def reset(self, spend: int) -> None:
@@ -153,7 +177,7 @@ class Laws(RuleBasedStateMachine):
     @rule(limit=limits)
     def change_limit(self, limit: int) -> None:
         """All quotas change their amounts. What was used stays used, for the counters are the same."""
-        self.world = World.of(self.algorithm, limit, self.world.scale)
+        self.world = self.world.with_limit(limit)
         self._turn_the_page()
         if self.algorithm in DRAINING:
             # A receipt of a bucket says how fast its units drained when they were charged, not since. And a bucket owes

@@ -10,8 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-from math import floor
 
 from penstock.algorithms.base import MAX_USED
 from penstock.clock import Micros
@@ -104,14 +102,14 @@ class _Window(Counter):
         self.log: list[Entry] = []
 
     @abstractmethod
-    def used(self, quota: Quota, at: Micros) -> Fraction | int:
+    def used(self, quota: Quota, at: Micros) -> int:
         """What counts against the limit at an instant."""
 
     def fits(self, quota: Quota, cost: int, at: Micros) -> bool:
         return self.used(quota, at) <= quota.limit - cost
 
     def remaining(self, quota: Quota, at: Micros) -> int:
-        return max(0, floor(quota.limit - self.used(quota, at)))
+        return max(0, quota.limit - self.used(quota, at))
 
     def untouched(self, quota: Quota, now: Micros) -> bool:
         return self.used(quota, now) == 0
@@ -171,15 +169,15 @@ class FixedWindow(Aligned):
 
 
 class SlidingWindow(Aligned):
-    """Used is the current window, and the previous one as far as it overlaps the last period."""
+    """Used is the current window, and the previous one as far as it overlaps the last period, rounded up."""
 
-    def used(self, quota: Quota, at: Micros) -> Fraction:
+    def used(self, quota: Quota, at: Micros) -> int:
         period = quota.period_us
         window, elapsed = divmod(at, period)
         tick = -(-period // 2**20)
         ticks = -(-period // tick)
         current, previous = self.window_sum(quota, window), self.window_sum(quota, window - 1)
-        return Fraction(current * ticks + previous * (ticks - elapsed // tick), ticks)
+        return current - (-previous * (ticks - elapsed // tick) // ticks)
 
     def counts(self, quota: Quota, entry: Entry, at: Micros) -> bool:
         return self.window(quota, at) - self.window(quota, entry.at) in (0, 1)
