@@ -44,8 +44,9 @@ class Bucket(Counter):
         return self.level(quota, now) == 0
 
     def retry_after(self, quota: Quota, cost: int, now: Micros) -> Micros:
-        level = self.level(quota, now)
-        return first_delay(lambda delay: _drained(level, delay, quota.limit, quota.period_us) <= quota.capacity - cost)
+        over = self.level(quota, now) - (quota.capacity - cost)
+        above, below = over.numerator * quota.period_us, over.denominator * quota.limit
+        return first_delay(lambda delay: delay * below >= above)  # whole numbers: fractions take ten times as long
 
     def more_after(self, quota: Quota, now: Micros) -> Micros:
         if self.untouched(quota, now):
