@@ -12,7 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench import calls, growth_with_keys, growth_with_limit, locks, memory_bytes, memory_speed, threads
+from bench import (
+    amending,
+    calls,
+    growth_with_keys,
+    growth_with_limit,
+    locks,
+    memory_bytes,
+    memory_speed,
+    threads,
+    waiting,
+)
 from bench.machine import Watch, description
 from bench.measure import FULL, QUICK, Effort
 from bench.report import Report, Table, as_markdown, as_text, summary
@@ -20,6 +30,8 @@ from bench.report import Report, Table, as_markdown, as_text, summary
 SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "memory_speed": memory_speed.measure,
     "calls": calls.measure,
+    "amending": amending.measure,
+    "waiting": waiting.measure,
     "locks": locks.measure,
     "threads": threads.measure,
     "growth_with_keys": growth_with_keys.measure,

@@ -5,6 +5,8 @@ A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHE
 
 import os
 import re
+import sys
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,24 @@ settings.register_profile("fast", _PATIENT, max_examples=50, stateful_step_count
 settings.register_profile("ci", _PATIENT, max_examples=500, stateful_step_count=30, derandomize=True)
 settings.register_profile("full", _PATIENT, max_examples=10_000, stateful_step_count=50, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Runs generated examples, and what is marked so, without coverage's tracer: in a third of the time.
+
+    Which lines are run, the other tests show. (The marker of pytest-cov pauses nothing in a worker of xdist, where
+    coverage is started twice.)
+    """
+    generated = getattr(getattr(item, "function", None), "is_hypothesis_test", False)
+    if not generated and item.get_closest_marker("untraced") is None:
+        return (yield)
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from math import ceil, floor
 
 from penstock.algorithms import Bound, bind
 from penstock.algorithms.base import State, Step, peek_by
 from penstock.clock import SECOND, Clock, Micros
-from penstock.model import NOT_CHARGED, Acquire, Ask, Charge, Key, Op, Outcome, Verdict
-from penstock.quota import BUCKETS, Quota
-from tests.conformance.small_store import SmallStore
+from penstock.model import NOT_CHARGED, Acquire, Amend, Ask, Charge, Decision, Key, Op, Outcome, Verdict
+from penstock.periods import CalendarPeriod
+from penstock.quota import BUCKETS, CONCURRENCY, FLAT, Quota
+from tests.conformance.small_store import Record, SmallStore
 
 
 class RefusesTheLastUnit(SmallStore):
@@ -212,11 +214,269 @@ class CountsNoRefusals(SmallStore):
     """Does not know `count denied`."""
 
     def bind(self, quota: Quota) -> Bound:
+        if quota.algorithm in FLAT or quota.calendar or quota.queue is not None:
+            return bind(quota)
         plain = Quota(quota.limit, quota.period, quota.algorithm, burst=quota.burst, penalty=quota.penalty)
         return bind(plain)
 
 
 class KnowsNoPenalty(SmallStore):
     def bind(self, quota: Quota) -> Bound:
+        if quota.algorithm in FLAT or quota.calendar or quota.queue is not None:
+            return bind(quota)
         plain = Quota(quota.limit, quota.period, quota.algorithm, burst=quota.burst, count_denied=quota.count_denied)
         return bind(plain)
+
+
+# Places
+
+
+class HasOnePlaceMore(SmallStore):
+    def bind(self, quota: Quota) -> Bound:
+        return bind(quota if quota.algorithm != CONCURRENCY else Quota(quota.limit + 1, quota.period, CONCURRENCY))
+
+
+class KeepsPlacesOfTheDead(SmallStore):
+    """Places that never expire, as with a counter that is raised and lowered."""
+
+    def bind(self, quota: Quota) -> Bound:
+        if quota.algorithm != CONCURRENCY:
+            return bind(quota)
+        return bind(Quota(quota.limit, quota.period * 1_000, CONCURRENCY, penalty=quota.penalty))
+
+
+class ReleasesWhateverPlace(SmallStore):
+    """Lowers a counter instead of taking back the place of its holder."""
+
+    def release(self, charge: Charge, now: Micros) -> int:
+        state = self.find(charge)
+        if charge.quota.algorithm != CONCURRENCY or state is None:
+            return 0
+        _, _, held = state[1] if charge.quota.penalty_us else state
+        return super().release(charge._replace(mark=next(iter(held))), now)
+
+
+class RenewsNothing(SmallStore):
+    """Says yes, and lets the place expire."""
+
+    def renew(self, charge: Charge, now: Micros, *, dry: bool = False) -> int:
+        return super().renew(charge, now, dry=True)
+
+
+class RenewsEverything(SmallStore):
+    """Takes the place of who lost it, whether there is one or not."""
+
+    def renew(self, charge: Charge, now: Micros, *, dry: bool = False) -> int:
+        held = super().renew(charge, now, dry=dry)
+        if charge.quota.algorithm != CONCURRENCY or held or dry:
+            return held
+        _, after = self.bind(charge.quota).decide(self.find(charge), 1, now)
+        self.states[self.place(charge.key, charge.quota)] = after
+        return 1
+
+
+class ReleasesRatesAsWell(SmallStore):
+    def release(self, charge: Charge, now: Micros) -> int:
+        return self.refund(charge, now)
+
+
+class PromisesAPlaceThatIsTaken(SmallStore):
+    """After the limit was lowered, tells the first expiry as the time when a place will be free."""
+
+    def bind(self, quota: Quota) -> Bound:
+        bound = bind(quota)
+        if quota.algorithm != CONCURRENCY:
+            return bound
+
+        def peek(state: State, cost: int, now: Micros) -> Step:
+            (allowed, left, retry_after, reset_after, _, delay, mark), state = bound.peek(state, cost, now)
+            return (allowed, left, min(retry_after, reset_after), reset_after, reset_after, delay, mark), state
+
+        return bound._replace(peek=peek)
+
+
+# Ids
+
+
+class KnowsNoIds(SmallStore):
+    def remembers(self, record: Record, now: Micros) -> bool:
+        return False
+
+
+class RemembersRefusals(SmallStore):
+    def is_worth_remembering(self, verdict: Verdict) -> bool:
+        return True
+
+
+class MixesUpRequestsOfOneId(SmallStore):
+    def name(self, op: Acquire) -> Hashable:
+        return op.id
+
+
+class ForgetsIdsWithTheWindow(SmallStore):
+    """A record that lives for one period, which may be short, or shorter than its charge counts."""
+
+    def memory(self, asks: Sequence[Ask]) -> Micros:
+        return max(ask.quota.period_us for ask in asks)
+
+
+class RemembersForEver(SmallStore):
+    def memory(self, asks: Sequence[Ask]) -> Micros:
+        return 2**60
+
+
+class GivesBackTwiceByRecord(SmallStore):
+    """The record does not note what was given back."""
+
+    def refund_request(self, op: Amend, record: Record, now: Micros) -> list[int]:
+        return super().refund_request(op, replace(record), now)
+
+
+class KnowsRequestsByTheirIdAlone(SmallStore):
+    """An old receipt reaches whoever was admitted under the same id since."""
+
+    def number(self, op: Acquire) -> str:
+        return f"{op.id!r}{self.name(op)}"
+
+
+class TakesALostPlaceForHeld(SmallStore):
+    def is_held(self, decision: Decision, now: Micros) -> bool:
+        return True
+
+
+class TakesAdviceForALostPlace(SmallStore):
+    """A place that an advisory ask did not get counts as lost, and the request is charged again."""
+
+    def is_held(self, decision: Decision, now: Micros) -> bool:
+        return decision.quota.algorithm != CONCURRENCY or (
+            decision.mark != NOT_CHARGED and super().is_held(decision, now)
+        )
+
+
+class GivesFlatChargesBackTooSoon(SmallStore):
+    """Compares what is given back with the estimate, though the request was settled for more."""
+
+    def portion(self, charge: Charge, units: int, record: Record) -> int:
+        estimate = max(d.cost for d in record.verdict.decisions) if record.verdict else record.cost
+        return super().portion(charge, units, replace(record, cost=0) if units >= estimate else record)
+
+
+# Settling
+
+
+class SettlesEachTime(SmallStore):
+    def settle(self, op: Amend, record: Record, now: Micros) -> list[int]:
+        record.settled = False
+        return super().settle(op, record, now)
+
+
+class SettlesOnlyWhatFits(SmallStore):
+    """Asks before it charges more, and is refused."""
+
+    def force(self, charge: Charge, units: int, now: Micros) -> int:
+        answer, _ = self.bind(charge.quota).decide(self.find(charge), units, now)
+        return super().force(charge, units, now) if answer[0] else 0
+
+
+class SettlesPlacesAsWell(SmallStore):
+    """Takes what is charged once whatever the cost for a part of the cost."""
+
+    def settle(self, op: Amend, record: Record, now: Micros) -> list[int]:
+        back = super().settle(op, record, now)
+        flat = [charge for charge in op.receipt.charges if charge.quota.flat]
+        for charge in flat if any(units > 0 for units in back) else []:
+            self.refund(charge, now)
+        return back
+
+
+class ForgetsByAnOldLimit(SmallStore):
+    """Trims a log to the limit of the receipt, which has been raised since."""
+
+    def force(self, charge: Charge, units: int, now: Micros) -> int:
+        quota = charge.quota
+        if quota.algorithm == "rolling_window" and not quota.count_denied:
+            charge = charge._replace(quota=Quota(quota.limit, quota.period, quota.algorithm, count_denied=True))
+        return super().force(charge, units, now)
+
+
+# Queues
+
+
+class DelaysNobody(SmallStore):
+    def bind(self, quota: Quota) -> Bound:
+        bound = bind(quota)
+
+        def decide(state: State, cost: int, now: Micros) -> Step:
+            (allowed, left, retry_after, reset_after, more_after, _, mark), after = bound.decide(state, cost, now)
+            return (allowed, left, retry_after, reset_after, more_after, 0, mark), after
+
+        return bound._replace(decide=decide)
+
+
+class RoundsDelaysDown(SmallStore):
+    def bind(self, quota: Quota) -> Bound:
+        bound = bind(quota)
+
+        def decide(state: State, cost: int, now: Micros) -> Step:
+            (allowed, left, retry_after, reset_after, more_after, delay, mark), after = bound.decide(state, cost, now)
+            return (allowed, left, retry_after, reset_after, more_after, max(0, delay - 1), mark), after
+
+        return bound._replace(decide=decide)
+
+
+class GivesBackPlacesInTheMiddle(SmallStore):
+    """Lowers the level of a queue, wherever in it the place was."""
+
+    def refund(self, charge: Charge, now: Micros) -> int:
+        state = self.find(charge)
+        if charge.quota.algorithm != "leaky_bucket" or state is None or charge.quota.penalty_us:
+            return super().refund(charge, now)
+        return super().refund(charge._replace(mark=state[0]), now)
+
+
+class GivesBackAPlaceInParts(SmallStore):
+    """Knows a place by where it ends, though somebody else's may end there since."""
+
+    def is_stuck(self, charge: Charge) -> bool:
+        return False
+
+
+# Calendars
+
+
+class _OtherCalendar(SmallStore):
+    """Counts by another calendar than the quota says."""
+
+    def other(self, calendar: CalendarPeriod) -> CalendarPeriod:
+        raise NotImplementedError
+
+    def bind(self, quota: Quota) -> Bound:
+        if quota.calendar is None:
+            return bind(quota)
+        other = self.other(quota.calendar)
+        return bind(Quota(quota.limit, other, penalty=quota.penalty, count_denied=quota.count_denied))
+
+
+class CountsByUtc(_OtherCalendar):
+    def other(self, calendar: CalendarPeriod) -> CalendarPeriod:
+        return calendar._replace(zone="UTC")
+
+
+class KnowsNoFirstDay(_OtherCalendar):
+    def other(self, calendar: CalendarPeriod) -> CalendarPeriod:
+        return calendar._replace(first=1)
+
+
+class TakesDaysFor24Hours(SmallStore):
+    """Finds the beginning of a day by the clocks, and its end by adding."""
+
+    def bind(self, quota: Quota) -> Bound:
+        bound, calendar = bind(quota), quota.calendar
+        if calendar is None or calendar.unit != "day":
+            return bound
+
+        def decide(state: State, cost: int, now: Micros) -> Step:
+            start, _ = calendar.bounds(now)
+            return bound.decide(state, cost, min(now, start + 86_400 * SECOND - 1))
+
+        return bound._replace(decide=decide)

@@ -4,12 +4,10 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock import Quota
 from penstock.errors import InvalidInput, InvalidQuota
-from penstock.quota import MAX_LIMIT, MAX_PERIOD, RATES
+from penstock.quota import MAX_LIMIT, MAX_PERIOD
 
 BAD = [
     ({"limit": 0}, "limit 0: expected 1 to 4294967296"),
@@ -235,43 +233,3 @@ def test_quotas_nobody_holds_are_forgotten() -> None:
         Quota(limit + 1, 12_345.678, name="forgotten")
     gc.collect()
     assert len(module._all_quotas) <= before + 1
-
-
-names = st.from_regex(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}", fullmatch=True)
-micros = st.integers(1, MAX_PERIOD)
-
-
-@given(
-    limit=st.integers(1, 10_000),
-    period_us=st.integers(1, MAX_PERIOD // 10_000),
-    algorithm=st.sampled_from(RATES) | st.none(),
-    burst=st.integers(1, 10_000) | st.none(),
-    min_interval_us=micros | st.none(),
-    penalty_us=micros | st.none(),
-    count_denied=st.booleans(),
-    name=names | st.just(""),
-)
-def test_any_quota_survives_its_text(
-    limit: int,
-    period_us: int,
-    algorithm: str | None,
-    burst: int | None,
-    min_interval_us: int | None,
-    penalty_us: int | None,
-    count_denied: bool,
-    name: str,
-) -> None:
-    if algorithm not in (None, "token_bucket", "gcra"):
-        burst = None
-    quota = Quota._of(
-        limit,
-        period_us,
-        algorithm,
-        burst=burst,
-        min_interval_us=min_interval_us,
-        penalty_us=penalty_us,
-        count_denied=count_denied,
-        name=name,
-    )
-    assert Quota.parse(str(quota)) is quota
-    assert Quota.parse(str(quota).upper().replace(name.upper(), name) if name else str(quota).upper()) is quota

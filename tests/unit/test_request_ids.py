@@ -229,6 +229,7 @@ def test_a_reset_lets_the_id_be_charged_again(limiter: Limiter, clock: ManualClo
     assert not limiter.acquire("alice", "1 concurrent", id="a")
 
 
+@pytest.mark.untraced  # a flood runs the same lines again and again
 def test_records_count_against_max_keys(clock: ManualClock) -> None:
     store = MemoryStore(max_keys=4_096, clock=clock)
     limiter = Limiter(store)
@@ -256,6 +257,7 @@ def test_one_busy_key_may_have_many_requests_to_settle(limiter: Limiter) -> None
     assert left(limiter, "1000000/hour") == 1_000_000 - 5_000
 
 
+@pytest.mark.untraced  # a flood runs the same lines again and again
 def test_a_flood_of_ids_displaces_itself_and_nobody_at_the_limit(clock: ManualClock) -> None:
     limiter = Limiter(MemoryStore(max_keys=4_096, clock=clock))
     for number in range(50):

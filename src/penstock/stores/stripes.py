@@ -110,9 +110,10 @@ class Stripe:
         return state
 
     def write(self, kind: Kind, slot: Slot, state: Any) -> None:
-        """Change what was found. Making room for another may have moved it to the old generation since."""
-        shelf = kind.shelves[self.number]
-        shelf.old.pop(slot, None)
+        """Change what was found. Making room for another may have moved it since, or dropped it as expired."""
+        shelf = self.shelf(kind)
+        if shelf.old.pop(slot, None) is None and slot not in shelf.young:
+            self.count += 1
         shelf.young[slot] = state
 
     def forget(self, kind: Kind, slot: Slot) -> None:
@@ -121,7 +122,7 @@ class Stripe:
             if generation.pop(slot, None) is not None:
                 self.count -= 1
 
-    def shelf(self, kind: Kind, now: Micros) -> Shelf:
+    def shelf(self, kind: Kind, now: Micros = 0) -> Shelf:
         """The shelf for entries of `kind`, put up if there is none."""
         shelf = self.shelves.get(kind)
         if shelf is None:

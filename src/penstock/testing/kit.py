@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.model import Acquire, Amend, Amended, Ask, Key, Op, Outcome, Reset, Verdict
+from penstock.model import Acquire, Amend, Amended, AmendVerb, Ask, Key, Op, Outcome, Reset, Verdict
 from penstock.quota import RATES, Quota
 from penstock.stores.base import Store
 from penstock.testing.agreement import SideBySide
@@ -16,6 +16,9 @@ from penstock.testing.agreement import SideBySide
 for_every_algorithm = pytest.mark.parametrize("algorithm", RATES)
 for_every_bucket = pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
 for_every_window = pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "rolling_window"])
+for_everything_countable = pytest.mark.parametrize(
+    "quota", [*(f"10/10 seconds {algorithm}" for algorithm in RATES), "10/10 seconds queue 9", "10/day calendar UTC"]
+)
 
 
 class Kit:
@@ -38,18 +41,37 @@ class Kit:
         self.both.check_promises()
         self.store.close()
 
-    def acquire(self, key: Key, *quotas: str, cost: int = 1) -> Verdict:
+    def acquire(self, key: Key, *quotas: str, cost: int = 1, id: bytes | None = None) -> Verdict:
         """One request, compared with the oracle."""
-        return self.both.acquire(*asks(key, *quotas, cost=cost))
+        return self.both.acquire(*asks(key, *quotas, cost=cost), id=id)
 
     def peek(self, key: Key, *quotas: str, cost: int = 1) -> Verdict:
         """One dry request, compared with the oracle."""
         return self.both.acquire(*asks(key, *quotas, cost=cost), dry=True)
 
+    def left(self, key: Key, quota: str) -> int:
+        """How many units of a quota are left."""
+        return self.peek(key, quota, cost=0).remaining
+
     def refund(self, verdict: Verdict, units: int | None = None) -> Amended:
         """Give back what an earlier `acquire` charged, compared with the oracle."""
+        return self._amend(verdict, "refund", units)
+
+    def settle(self, verdict: Verdict, units: int) -> Amended:
+        """Make the cost of an earlier `acquire` with an id `units` after all, compared with the oracle."""
+        return self._amend(verdict, "settle", units)
+
+    def release(self, verdict: Verdict) -> Amended:
+        """Give back the places of an earlier `acquire`, compared with the oracle."""
+        return self._amend(verdict, "release")
+
+    def renew(self, verdict: Verdict) -> Amended:
+        """Hold on to the places of an earlier `acquire`, compared with the oracle."""
+        return self._amend(verdict, "renew")
+
+    def _amend(self, verdict: Verdict, verb: AmendVerb, units: int | None = None) -> Amended:
         receipt = next(held.receipt for held in self.both.held if held.receipt == verdict.receipt)
-        (amended,) = self.both.run(Amend(receipt, "refund", units))
+        (amended,) = self.both.run(Amend(receipt, verb, units))
         assert isinstance(amended, Amended)
         return amended
 

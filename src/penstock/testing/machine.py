@@ -1,30 +1,36 @@
 """The state machine: generated histories on which a store must keep every law.
 
 While time moves forward, every field of every outcome must equal the oracle's. Beside that each history checks, without
-the oracle: `retry_after` is sufficient and minimal, a dry run and a refusal change nothing, nothing comes back that was
-not charged, and in the end each algorithm's promise over every span of what was admitted.
+the oracle: `retry_after` is sufficient and minimal, a dry run charges nothing, a reset gives a full budget, and in the
+end each algorithm's promise over every span of what was admitted.
 
 After a step back of the clock the design promises inequalities, so these are checked, and the story goes on with
 counters that were reset. While a counter's state lies ahead of now by at most one period, time stands still at the
 state's own instant (windows, token bucket) or the level grows up to a full burst (GCRA); state further ahead is pulled
 back to now. So a refusal lasts at most one period longer than it would without the step, and not longer at all when
 the step was a big one.
+
+What happens together is one batch where that shows no less: for a store that lives elsewhere each call takes time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from penstock.clock import ManualClock, Micros
-from penstock.model import Acquire, Amend, Ask, Reset, Verdict
-from penstock.quota import BUCKETS, MIN_INTERVAL, Quota
+from penstock.model import MAX_COST, Acquire, Amend, Ask, Op, Reset, Verdict
+from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.stores.base import Store
-from penstock.testing.agreement import SideBySide
-from penstock.testing.world import World, limits, periods, spends, waits
+from penstock.testing.agreement import Held, SideBySide
+from penstock.testing.oracle_calendar import period_of
+from penstock.testing.world import SPENDS, World, limits, scales, spends, themes, waits
+
+choices = st.integers(0, 15)
+DRAINING = (*BUCKETS, MIN_INTERVAL, "leaky_bucket")
 
 
 class Laws(RuleBasedStateMachine):
@@ -38,10 +44,13 @@ class Laws(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.store = type(self).make_store(self.clock)
         self.both = SideBySide(self.store, self.clock)
+        self.once: list[tuple[Acquire, Held | None]] = []  # requests with an id that may be asked again
+        self.chapter = 0  # ids are not used again after the counters they were used with were changed or reset
 
-    @initialize(limit=limits, period=periods)
-    def begin(self, limit: int, period: Micros) -> None:
-        self.world = World.of(self.algorithm, limit, period)
+    @initialize(limit=limits, scale=scales, theme=themes)
+    def begin(self, limit: int, scale: int, theme: int) -> None:
+        self.world = World.of(self.algorithm, limit, scale, theme)
+        self.clock.micros = self.world.start
 
     def teardown(self) -> None:
         self.both.check_promises()
@@ -49,25 +58,57 @@ class Laws(RuleBasedStateMachine):
 
     @rule(spend=spends)
     def acquire(self, spend: int) -> None:
-        asks = self.world.asks(spend)
-        verdict = self.both.acquire(*asks)
-        if not verdict and not any(ask.quota.count_denied or ask.quota.penalty_us for ask in asks):
-            # A refusal changes nothing: asked again, the answer is the same down to the last field.
-            assert self.both.acquire(*asks).decisions == verdict.decisions
+        self.both.acquire(*self.world.asks(spend))
 
     @rule(first=spends, second=spends, third=spends)
     def batch(self, first: int, second: int, third: int) -> None:
         self.both.run(*(Acquire(self.world.asks(spend)) for spend in (first, second, third)))
 
-    @rule(spend=spends, advisory=st.integers(0, 7))
-    def request(self, spend: int, advisory: int) -> None:
-        """Three quotas of two keys in one request, some of them advisory."""
+    @rule(spend=spends)
+    def acquire_once(self, spend: int) -> None:
+        """With an id, and twice. Other counters may see the same id, which means nothing to them."""
+        asks = self.world.asks(spend)
+        told = self._run_once(asks, 0)
+        if not told:
+            self.clock.micros += told.retry_after_us
+            assert self._run_once(asks, 0), "a refusal was remembered"
+
+    @rule(spend=spends, choice=choices)
+    def request(self, spend: int, choice: int) -> None:
+        """Three quotas of two keys in one request, some of them advisory; at times with an id."""
         asks = {
             (ask.key, ask.quota.identity): ask
             for number in range(3)
-            for ask in self.world.asks((spend + number) % 72, advisory=bool(advisory >> number & 1))
+            for ask in self.world.asks((spend + number) % SPENDS, advisory=bool(choice >> number & 1))
         }
-        self.both.acquire(*asks.values())
+        if choice < 8:
+            self.both.acquire(*asks.values())
+            return
+        cost = min((ask.cost for ask in asks.values() if not ask.quota.flat), default=1)
+        self._run_once([ask if ask.quota.flat else ask._replace(cost=cost) for ask in asks.values()], choice)
+
+    def _run_once(self, asks: Sequence[Ask], name: int) -> Verdict:
+        cost = max(ask.cost for ask in asks)
+        op = Acquire(tuple(asks), id=f"{self.chapter}:{cost}:{name}".encode())
+        *_, verdict = self.both.run(op, op)
+        assert isinstance(verdict, Verdict)
+        self.once.append((op, self.both.held[-1] if verdict.receipt else None))
+        return verdict
+
+    @precondition(lambda self: self.once)
+    @rule(choice=choices)
+    def ask_again(self, choice: int) -> None:
+        op, _ = self.once[-1 - choice % len(self.once)]
+        self.both.run(op)
+
+    @precondition(lambda self: self.once)
+    @rule(choice=choices)
+    def start_over(self, choice: int) -> None:
+        """Given back and asked again it is another request, and the old receipt does not reach it."""
+        op, held = self.once[-1 - choice % len(self.once)]
+        if held is not None and held in self.both.held:
+            give_back = Amend(held.receipt, "refund")
+            self._amend(held, give_back, op, give_back, Amend(held.receipt, "settle", 0))
 
     @rule(spend=spends, nothing=st.booleans())
     def peek(self, spend: int, nothing: bool) -> None:
@@ -76,18 +117,47 @@ class Laws(RuleBasedStateMachine):
         assert verdict.receipt is None
 
     @precondition(lambda self: self.both.held)
-    @rule(which=st.integers(0, 15), units=st.integers(0, 3))
-    def refund(self, which: int, units: int) -> None:
-        """Some units of a receipt, or all of them."""
-        receipt = self.both.held[which % len(self.both.held)].receipt
-        self.both.run(Amend(receipt, "refund", min(units, receipt.cost) if units else None))
+    @rule(choice=choices, units=st.integers(0, 4))
+    def refund(self, choice: int, units: int) -> None:
+        """Some units of a receipt, or all of them; twice, if that must be noticed."""
+        held = self._one_of(self.both.held, choice)
+        cost = held.receipt.cost
+        op = Amend(held.receipt, "refund", (None, 1, min(2, cost), cost // 2 + 1, cost)[units])
+        self._amend(held, *[op] * (1 + held.charged.has_id))
+
+    @precondition(lambda self: self._with_ids())
+    @rule(choice=choices, outcome=st.integers(0, 5))
+    def settle(self, choice: int, outcome: int) -> None:
+        """For less, for the same, for more, for far too much; the second time says something else and means nothing."""
+        held = self._one_of(self._with_ids(), choice)
+        cost = held.receipt.cost
+        actual = (0, cost // 2, cost, cost + 1, 3 * cost + 2, MAX_COST)[outcome]
+        self._amend(held, Amend(held.receipt, "settle", actual), Amend(held.receipt, "settle", actual // 2 + 1))
+
+    @precondition(lambda self: self._with_places())
+    @rule(choice=choices, again=st.booleans())
+    def release(self, choice: int, again: bool) -> None:
+        held = self._one_of(self._with_places(), choice)
+        self._amend(held, *[Amend(held.receipt, "release")] * (1 + again))
+
+    @precondition(lambda self: self._with_places())
+    @rule(choice=choices, wait=waits)
+    def renew(self, choice: int, wait: int) -> None:
+        self.advance(wait)
+        held = self._one_of(self._with_places(), choice)
+        self._amend(held, Amend(held.receipt, "renew"))
+
+    def _amend(self, held: Held, *ops: Op) -> None:
+        """Amend, and look at all counters that it may have changed."""
+        self.both.run(*ops, Acquire(held.charged.asks, dry=True))
 
     @rule(spend=spends)
     def reset(self, spend: int) -> None:
         asks = self.world.asks(spend)
-        self.both.run(*(Reset(ask.key, ask.quota) for ask in asks))
-        after = self.both.acquire(*asks, dry=True)
+        *_, after = self.both.run(*(Reset(ask.key, ask.quota) for ask in asks), Acquire(asks, dry=True))
+        assert isinstance(after, Verdict)
         assert all(d.remaining == d.quota.capacity for d in after.decisions)
+        self._turn_the_page()
 
     @rule(wait=waits)
     def advance(self, wait: int) -> None:
@@ -107,8 +177,9 @@ class Laws(RuleBasedStateMachine):
     @rule(limit=limits)
     def change_limit(self, limit: int) -> None:
         """All quotas change their amounts. What was used stays used, for the counters are the same."""
-        self.world = World.of(self.algorithm, limit, self.world.period)
-        if self.algorithm in BUCKETS:
+        self.world = self.world.with_limit(limit)
+        self._turn_the_page()
+        if self.algorithm in DRAINING:
             # A receipt of a bucket says how fast its units drained when they were charged, not since. And a bucket owes
             # at most its burst: lowered and raised again, it may give the difference again.
             self.both.held.clear()
@@ -117,52 +188,73 @@ class Laws(RuleBasedStateMachine):
     @rule(wait=waits, spend=spends)
     def step_back(self, wait: int, spend: int) -> None:
         asks = self.world.asks(spend)
-        standing_still = [self.both.acquire(ask, dry=True) for ask in asks]
+        standing_still = self.both.run(*(Acquire((ask,), dry=True) for ask in asks))
         back = self.world.duration(wait, self.clock.micros)
         self.clock.micros = max(0, self.clock.micros - back)
-        for ask, before in zip(asks, standing_still, strict=True):
-            self._check_after_step_back(ask, before)
-        self._check_waiting_after_step_back(self.world.asks(spend))
+        after = self._alone(*(Acquire((ask,), dry=True) for ask in asks))
+        for ask, before, now in zip(asks, standing_still, after, strict=True):
+            assert isinstance(before, Verdict)
+            self._check_after_step_back(ask, before, now)
+        self._check_waiting_after_step_back(asks)
         self.both.run(*(Reset(ask.key, ask.quota) for ask in self.world.everywhere()))
+        self._turn_the_page()
 
-    def _check_after_step_back(self, ask: Ask, before: Verdict) -> None:
+    def _check_after_step_back(self, ask: Ask, before: Verdict, after: Verdict) -> None:
         stepped = self._ahead(ask) > _horizon(ask.quota)
-        after = self._alone(ask, dry=True)
         assert 0 <= after.remaining <= ask.quota.capacity
         if not stepped:
             assert after.remaining <= before.remaining, "time going back gave more than time standing still"
             assert before.allowed or not after.allowed, "time going back admitted more than time standing still"
         longest = _longest_refusal(ask.quota) + (0 if stepped else _horizon(ask.quota))
         assert after.retry_after_us <= longest, f"{ask.quota}: refused for {after.retry_after_us} after a step back"
-        if after.allowed:
+        if after.allowed and (not ask.quota.flat or after.remaining <= 10):
             # However far the clock was stepped, what can be had now is what is said to be left, and no more.
-            assert self._alone(ask._replace(cost=after.remaining))
-            assert not self._alone(ask._replace(cost=1))
+            costs = [1] * after.remaining if ask.quota.flat else [after.remaining]
+            *all_of_it, more = self._alone(*(Acquire((ask._replace(cost=cost),)) for cost in [*costs, 1]))
+            assert all(all_of_it), f"{ask.quota}: less than the {after.remaining} that were said to be left"
+            assert not more, f"{ask.quota}: more than the {after.remaining} that were said to be left"
 
     def _check_waiting_after_step_back(self, asks: tuple[Ask, ...]) -> None:
         """No refusal may outlast what it said, least of all until the clock has caught up."""
-        told = self._alone(*asks)
-        self.clock.micros += told.retry_after_us
-        assert told or self._alone(*asks), f"refused again after {told.retry_after_us}, as told after a step back"
+        (told,) = self._alone(Acquire(asks))
+        if not told:
+            self.clock.micros += told.retry_after_us
+            (then,) = self._alone(Acquire(asks))
+            assert then, f"refused again after {told.retry_after_us}, as told after a step back"
 
-    def _alone(self, *asks: Ask, dry: bool = False) -> Verdict:
+    def _turn_the_page(self) -> None:
+        self.once.clear()
+        self.chapter += 1
+
+    def _with_ids(self) -> list[Held]:
+        return [held for held in self.both.held if held.charged.has_id]
+
+    def _with_places(self) -> list[Held]:
+        return [held for held in self.both.held if held.has_place] if self.algorithm == CONCURRENCY else []
+
+    def _one_of(self, held: list[Held], choice: int) -> Held:
+        """The latest, mostly: what was charged long ago has often lost its meaning."""
+        return held[-1 - choice % len(held)]
+
+    def _alone(self, *ops: Op) -> list[Verdict]:
         """Ask the store, but not the oracle."""
-        (verdict,) = self.store.run([Acquire(asks, dry)])
-        assert isinstance(verdict, Verdict)
-        return verdict
+        return [verdict for verdict in self.store.run(ops) if isinstance(verdict, Verdict)]
 
     def _ahead(self, ask: Ask) -> Micros:
         """How far the counter's state lies ahead of now; an aligned window lies where it begins."""
-        written_at = self.both.oracle.counter(ask).written_at
+        written_at, quota = self.both.oracle.counter(ask).written_at, ask.quota
         if written_at is None:
             return 0
-        aligned = ask.quota.algorithm in ("fixed_window", "sliding_window")
-        return (written_at - written_at % ask.quota.period_us if aligned else written_at) - self.clock.micros
+        if quota.calendar is not None:
+            written_at = period_of(quota.calendar, written_at)[0]
+        elif quota.algorithm in ("fixed_window", "sliding_window"):
+            written_at -= written_at % quota.period_us
+        return written_at - self.clock.micros
 
 
 def _horizon(quota: Quota) -> Micros:
     """How far ahead of now a counter's state can lie unless the clock was stepped."""
-    if quota.algorithm in (*BUCKETS, MIN_INTERVAL):
+    if quota.algorithm in DRAINING:
         return -(-quota.capacity * quota.period_us // quota.limit)
     return quota.period_us
 
