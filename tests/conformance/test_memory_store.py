@@ -16,7 +16,7 @@ class TestMemoryStore(StoreConformance):
 class TestAsyncMemoryStore(AsyncStoreConformance):
     """The same counters, awaited."""
 
-    share_of_histories = 0.1
+    share_of_histories = 0.05
 
     def make_async_store(self, clock: ManualClock) -> AsyncStore:
         return AsyncMemoryStore(MemoryStore(clock=clock))

@@ -80,6 +80,8 @@ ONLY_BY_EXAMPLE = {
     broken.GivesBackAPlaceInParts,
     broken.PromisesAPlaceThatIsTaken,
     broken.TakesDaysFor24Hours,
+    broken.ForgetsIdsWithTheWindow,  # found too, but only after hundreds of histories
+    broken.GivesFlatChargesBackTooSoon,
 }
 """What needs threads, restless clocks or other keys, and what takes more than a hundred histories to come about."""
 
@@ -107,7 +109,7 @@ BROKEN_IN: dict[type[SmallStore], str] = {
 }
 
 HUNT = settings(
-    max_examples=300,  # what is broken must be caught soon, whatever the profile
+    max_examples=2_000,  # it ends with the first catch, mostly within a few dozen; whatever the profile
     phases=[Phase.generate],  # a counterexample is enough; nobody will read it
     derandomize=True,
     database=None,
@@ -166,4 +168,4 @@ def test_generated_histories_alone_catch_the_broken_store(store: type[SmallStore
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, CALENDAR, CONCURRENCY])
 def test_generated_histories_find_no_fault_in_the_honest_store(algorithm: str) -> None:
-    proof_of(SmallStore)().check_laws(algorithm, settings(HUNT, max_examples=25))
+    proof_of(SmallStore)().check_laws(algorithm, settings(HUNT, max_examples=10))

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
-from typing import ClassVar
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import SECOND, ManualClock, Micros
 from penstock.model import Acquire, Ask
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
-from penstock.stores import Store
-from penstock.testing import StoreConformance
 from tests.conformance.redis_server import PlannedStore, running_server
 from tests.conformance.side_by_side import LIMITS, PERIODS, Move, SideBySide, UnforgettingStore, moves
 
@@ -29,21 +26,6 @@ _namespaces = count()
 def port() -> Iterator[int]:
     with running_server() as port:
         yield port
-
-
-class TestScript(StoreConformance):
-    port: ClassVar[int]
-
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def server(cls, port: int) -> None:
-        cls.port = port
-
-    def make_store(self, clock: ManualClock) -> Store:
-        return PlannedStore(self.port, clock, namespace=str(next(_namespaces)))
-
-    def check_laws(self, algorithm: str, how: settings | None = None) -> None:
-        super().check_laws(algorithm, how or settings(max_examples=FEWER, phases=[Phase.generate, Phase.shrink]))
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, CALENDAR, CONCURRENCY, MIN_INTERVAL])
