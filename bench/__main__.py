@@ -12,7 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench import calls, growth_with_keys, growth_with_limit, locks, memory_bytes, memory_speed, threads
+from bench import (
+    calls,
+    growth_with_keys,
+    growth_with_limit,
+    locks,
+    memory_bytes,
+    memory_speed,
+    redis_async,
+    redis_blocking,
+    redis_exact,
+    redis_memory,
+    redis_share,
+    threads,
+)
 from bench.machine import Watch, description
 from bench.measure import FULL, QUICK, Effort
 from bench.report import Report, Table, as_markdown, as_text, summary
@@ -25,6 +38,11 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "growth_with_keys": growth_with_keys.measure,
     "growth_with_limit": growth_with_limit.measure,
     "memory_bytes": memory_bytes.measure,
+    "redis_async": redis_async.measure,
+    "redis_blocking": redis_blocking.measure,
+    "redis_exact": redis_exact.measure,
+    "redis_share": redis_share.measure,
+    "redis_memory": redis_memory.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"
