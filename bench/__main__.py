@@ -7,6 +7,7 @@ Report`; to add one, list it in SUITES.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,9 @@ def main() -> None:
         if name not in SUITES:
             parser.error(f"unknown suite {name!r} (expected {', '.join(SUITES)})")
 
+    logging.getLogger("penstock").setLevel(
+        logging.ERROR
+    )  # what a store says of its server would be said ten times over
     texts = _run(
         options.suites or list(SUITES),
         QUICK if options.quick else FULL,
