@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 AMPLE = 1_000_000
 DAY = 86_400
+PATIENCE = 60.0
 PEERS = ("limits-valkey", "limits-redis", "throttled")
 
 
@@ -119,6 +121,8 @@ class Worker:
 
     def answer(self) -> Any:
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            raise RuntimeError(f"{self._name}: no answer within {PATIENCE:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._name}: ended without an answer")
@@ -128,7 +132,10 @@ class Worker:
         """Waited for, so that its time counts as ours."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:  # it has ended, and said why
+            pass
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

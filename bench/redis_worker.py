@@ -86,9 +86,13 @@ def serve_asyncio(make: Callable[[], Sequence[Async]], *packages: str) -> None:
             await _together(contender, FILLERS, iter(USERS))
         return contenders
 
+    most_tasks: dict[str, int] = {}
+
     async def rate(contender: Async, order: dict[str, Any]) -> float:
         tasks = order["tasks"]
-        await _together(contender, tasks, islice(cycle(USERS), 2 * tasks))  # as many connections as it wants
+        if tasks > most_tasks.get(contender.name, 0):  # let it open as many connections as it wants
+            most_tasks[contender.name] = tasks
+            await _together(contender, tasks, islice(cycle(USERS), 2 * tasks))
         turns = Turns(order["seconds"])
         start = perf_counter()
         await _together(contender, tasks, turns.keys())
