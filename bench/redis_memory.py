@@ -81,7 +81,7 @@ def measure(effort: Effort) -> Report:
     notes = [
         "Growth of used_memory; ids of 39 characters, of which 32 tell users apart; one run per case.",
         f"Quotas of {LIMIT} per {PERIOD} s, the log {ENTRIES}; the sliding window was used in two windows.",
-        "Two counters: apikey:<32 characters>:window:<number>, each with expiry, the layout that many designs describe.",
+        "Two counters: apikey:<32 characters>:window:<number>, with expiry, as many designs describe it.",
     ]
     report.tables.append(Table("Redis, memory (target 170 B per user, goal 150 B)", columns, rows, notes))
     report.tables.append(Table("Redis, memory as designs estimate it", ["layout", "by", "bytes per user"], ESTIMATES))
