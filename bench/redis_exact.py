@@ -11,9 +11,10 @@ from penstock.quota import RATES
 
 PROCESSES = 4
 TASKS = 64
-LIMIT = 1_000
-ASKS = 1_000
-"""Per process: four times the limit in all."""
+LIMIT = 10_000
+"""As much as a log may hold, so that all processes are at it for a while."""
+ASKS = 5_000
+"""Per process: twice the limit in all."""
 YEAR = 365 * 86_400
 """So long a period that no unit comes back meanwhile."""
 EXACT = Target(
