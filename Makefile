@@ -1,7 +1,8 @@
 # Everything a contributor does, one command each. `make` alone explains them.
 #
-# Two environments are made on first use and renewed when pyproject.toml or constraints.txt change:
-# .venv for the work, .venv-bench for the benchmarks, so that the peers measured there never touch the tests.
+# Environments are made on first use and renewed when pyproject.toml or their constraints change: .venv for the work,
+# .venv-bench for the benchmarks, so that the peers measured there never touch the tests, and .venv-peers for the peers
+# on Redis, which pin an older redis-py than Penstock is measured with.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -44,7 +45,7 @@ format: .venv/.made ## put the code into shape: ruff's fixes and formatter
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: .venv-bench/.made ## measure speed and memory against the peers
+bench: .venv-bench/.made .venv-peers/.made ## measure speed and memory against the peers
 	@$(BENCH_PY) -m bench $(ARGS)
 
 docs: .venv/.made ## build the documentation into site/; a broken link or missing page fails
@@ -52,16 +53,19 @@ docs: .venv/.made ## build the documentation into site/; a broken link or missin
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 	@echo 'docs: site/index.html'
 
-constraints: ## renew constraints.txt: the newest versions that fit together
+constraints: ## renew constraints*.txt: the newest versions that fit together
 	@tools/constraints.sh "$(PYTHON)"
 
 clean: ## remove everything that make made
-	rm -rf .venv .venv-bench site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-peers site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f .coverage .coverage.*
 	find src tests bench tools -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.made: pyproject.toml constraints.txt $(call ANEW,.venv)
-	@tools/venv.sh "$(PYTHON)" .venv "$(MADE_FOR)" --editable '.[all]' --group dev
+	@tools/venv.sh "$(PYTHON)" .venv "$(MADE_FOR)" constraints.txt --editable '.[all]' --group dev
 
 .venv-bench/.made: pyproject.toml constraints.txt $(call ANEW,.venv-bench)
-	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" --editable . --group bench
+	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" constraints.txt --editable '.[redis,testing]' --group bench
+
+.venv-peers/.made: pyproject.toml constraints-peers.txt $(call ANEW,.venv-peers)
+	@tools/venv.sh "$(PYTHON)" .venv-peers "$(MADE_FOR)" constraints-peers.txt --group peers

@@ -7,6 +7,7 @@ Report`; to add one, list it in SUITES.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,11 @@ from bench import (
     locks,
     memory_bytes,
     memory_speed,
+    redis_async,
+    redis_blocking,
+    redis_exact,
+    redis_memory,
+    redis_share,
     threads,
     waiting,
 )
@@ -37,6 +43,11 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "growth_with_keys": growth_with_keys.measure,
     "growth_with_limit": growth_with_limit.measure,
     "memory_bytes": memory_bytes.measure,
+    "redis_async": redis_async.measure,
+    "redis_blocking": redis_blocking.measure,
+    "redis_exact": redis_exact.measure,
+    "redis_share": redis_share.measure,
+    "redis_memory": redis_memory.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"
@@ -53,6 +64,9 @@ def main() -> None:
         if name not in SUITES:
             parser.error(f"unknown suite {name!r} (expected {', '.join(SUITES)})")
 
+    logging.getLogger("penstock").setLevel(
+        logging.ERROR
+    )  # what a store says of its server would be said ten times over
     texts = _run(
         options.suites or list(SUITES),
         QUICK if options.quick else FULL,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import cycle, islice
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _MIX = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that different numbers stay different
 _MASK = 2**128 - 1
@@ -29,5 +32,5 @@ def visits(order: Sequence[str], rounds: int, calls: int) -> list[list[str]]:
     return [list(islice(endless, calls)) for _ in range(rounds)]
 
 
-def batches_of(size: int, order: Sequence[str]) -> list[Sequence[str]]:
+def batches_of(size: int, order: Sequence[T]) -> list[Sequence[T]]:
     return [order[start : start + size] for start in range(0, len(order), size)]

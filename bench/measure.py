@@ -24,12 +24,13 @@ class Effort:
 
     rounds: int
     calls: int  # per contender and round
+    seconds: float  # likewise, where a server answers
     many_keys: int
     most_keys: int
 
 
-FULL = Effort(rounds=5, calls=5_000, many_keys=100_000, most_keys=1_000_000)
-QUICK = Effort(rounds=3, calls=500, many_keys=2_000, most_keys=20_000)
+FULL = Effort(rounds=5, calls=5_000, seconds=0.15, many_keys=100_000, most_keys=1_000_000)
+QUICK = Effort(rounds=3, calls=500, seconds=0.02, many_keys=2_000, most_keys=20_000)
 
 T = TypeVar("T")
 

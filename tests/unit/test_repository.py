@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # -S hides site-packages, so whatever is imported here comes from the source tree or the standard library.
@@ -23,14 +25,19 @@ def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _pinned() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def _names(requirements: list[str]) -> set[str]:
+    return {_normalised(re.split(r"[\s<>=!~\[;]", requirement, maxsplit=1)[0]) for requirement in requirements}
+
+
+def _pinned(file: str) -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     pins = (line.partition("==") for line in lines if not line.startswith("#"))
     return {_normalised(name): version for name, _, version in pins}
 
 
-def test_constraints_are_exact_versions_and_nothing_else() -> None:
-    for name, version in _pinned().items():
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-peers.txt"])
+def test_constraints_are_exact_versions_and_nothing_else(file: str) -> None:
+    for name, version in _pinned(file).items():
         assert re.fullmatch(r"[a-z0-9-]+", name), name
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}: {version!r} is not a version"
 
@@ -38,10 +45,12 @@ def test_constraints_are_exact_versions_and_nothing_else() -> None:
 def test_every_declared_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
+    groups = project["dependency-groups"]
+    peers = groups.pop("peers")  # in an environment of their own
     declared = [*project["build-system"]["requires"], *extras["testing"]]
-    declared += [name for group in project["dependency-groups"].values() for name in group]
-    names = {_normalised(re.split(r"[\s<>=!~\[;]", requirement, maxsplit=1)[0]) for requirement in declared}
-    assert names - _pinned().keys() == set()
+    declared += [name for group in groups.values() for name in group]
+    assert _names(declared) - _pinned("constraints.txt").keys() == set()
+    assert _names(peers) - _pinned("constraints-peers.txt").keys() == set()
 
 
 def test_the_core_has_no_dependencies() -> None:

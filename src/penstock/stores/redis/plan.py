@@ -82,15 +82,19 @@ class Reply(NamedTuple):
 class Prepared:
     """All of a quota that is the same in every call, or at least for a while."""
 
-    __slots__ = ("_calendar", "_row", "family", "places")
+    __slots__ = ("_calendar", "_places", "_row", "family")
 
     def __init__(self, quota: Quota, keys: Keys) -> None:
         self.family: Family = keys.family(quota)
-        self.places = quota.algorithm == CONCURRENCY
+        self._places = quota.algorithm == CONCURRENCY
         self._calendar: CalendarPeriod | None = quota.calendar
         options = quota.count_denied, quota.penalty_us or 0, quota.flat
         self._row: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
         self._row += _parameters(quota)
+
+    def new_mark(self) -> int:
+        """By which a place will be found again; others are found by their instant."""
+        return randbits(RANDOM_BITS) if self._places else 0
 
     def row(self, now: Micros) -> list[int]:
         """The quota as the script reads it."""
@@ -164,11 +168,15 @@ class _Batch:
 
     def acquire(self, op: Acquire) -> None:
         asks, dry, request_id = op
-        if request_id is None:
+        if request_id is not None:
+            self._once(asks, request_id)
+        elif len(asks) == 1:
+            key, quota, cost, advisory = asks[0]
+            number, prepared = self._counter(key, quota)
+            self.numbers += (_ACQUIRE, 1, dry, number, cost, advisory, prepared.new_mark())
+        else:
             self.numbers += (_ACQUIRE, len(asks), dry)
             self._ask(asks)
-        else:
-            self._once(asks, request_id)
 
     def amend(self, op: Amend) -> None:
         receipt, verb, units = op
@@ -202,7 +210,7 @@ class _Batch:
     def _ask(self, asks: tuple[Ask, ...]) -> None:
         for key, quota, cost, advisory in asks:
             number, prepared = self._counter(key, quota)
-            self.numbers += (number, cost, advisory, randbits(RANDOM_BITS) if prepared.places else 0)
+            self.numbers += (number, cost, advisory, prepared.new_mark())
 
     def _counter(self, key: Key, quota: Quota) -> tuple[int, Prepared]:
         """Note the key of a counter; returns its quota's number in this call."""
