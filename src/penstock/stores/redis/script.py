@@ -27,6 +27,7 @@ FRAGMENTS = (
     "options",
     "records",
     "requests",
+    "operations",
     "once",
     "amends",
 )
@@ -45,13 +46,18 @@ class Script(NamedTuple):
 
 def _assembled(time: str) -> Script:
     """One chunk: time, prelude, `need(name)`, main. What a call has no use for is not made: making all takes 10 µs."""
-    branches = [f"if name == '{name}' then\n{_fragment(name)}" for name in FRAGMENTS]
-    by_letter = {letter: "gcra" if name in (*BUCKETS, MIN_INTERVAL) else name for name, letter in LETTERS.items()}
-    letters = ", ".join(f"{letter} = '{name}'" for letter, name in by_letter.items())
-    parts = ["#!lua", time, _fragment("prelude"), f"local ALGORITHMS = {{ {letters} }}"]
+    branches = [f"if {_named(name)} then\n{_fragment(name)}" for name in FRAGMENTS]
+    parts = ["#!lua", time, _fragment("prelude")]
     parts += ["local function make(name)", "\nelse".join(branches), "end", "end", _fragment("need"), _fragment("main")]
     text = "\n".join(parts).encode()
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+def _named(fragment: str) -> str:
+    """Whether `name` means `fragment`: its own name, or the letter of an algorithm that it decides for."""
+    shared = {**dict.fromkeys(BUCKETS, "gcra"), MIN_INTERVAL: "gcra"}
+    letters = [letter for name, letter in LETTERS.items() if shared.get(name, name) == fragment]
+    return " or ".join(f"name == '{name}'" for name in (*letters, fragment))
 
 
 def _fragment(name: str) -> str:

@@ -17,29 +17,20 @@
 --            amend    units that came back, per charge; -2^53 for all if stale
 --            reset    nothing
 
-local ACQUIRE, ONCE, AMEND = 1, 2, 3
-local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
-local PACKED_ANSWER, PACKED_ASK = '<i8i8i8i8i8i8i8i8', '<i8i8i8i8'
+local ACQUIRE, RESET = 1, 4
+local PACKED_ANSWER = '<i8i8i8i8i8i8i8i8'
+local keys, operations, quotas = KEYS, ARGV[1], ARGV[2]
+local counters, out = {}, {}
+local position, key_number, others = 1, 0, nil
 
-local keys, operations, counters, out = KEYS, ARGV[1], {}, {}
-local position, key_number, parts = 1, 0, 0
-
-local function bind(letter, count_denied, penalty, flat, ...)
-  local plain = need(ALGORITHMS[string.char(letter)])(...)
-  local counter = plain
-  if count_denied == 1 then
-    counter = need('options').counting_denied(plain)
-  end
-  if penalty > 0 then
-    counter = need('options').penalised(counter, plain, penalty)
+for start = 1, #quotas, 80 do
+  local letter, count_denied, penalty, flat, limit, period, a, b, c, d = unpack_from('<i8i8i8i8i8i8i8i8i8i8', quotas, start)
+  local counter = need(string.char(letter))(limit, period, a, b, c, d)
+  if count_denied == 1 or penalty > 0 then
+    counter = need('options')(counter, count_denied == 1, penalty)
   end
   counter.flat = flat == 1
-  return counter
-end
-
-local function put(packed)
-  parts = parts + 1
-  out[parts] = packed
+  counters[#counters + 1] = counter
 end
 
 local function next_key()
@@ -47,93 +38,28 @@ local function next_key()
   return keys[key_number]
 end
 
--- The next asks or charges; and whether the calendar of one of them does not reach to now, so that nothing may be done.
-local function next_asks(count)
-  local asks, stale = {}, false
-  for number = 1, count do
-    local quota, cost, third, fourth
-    quota, cost, third, fourth, position = unpack_from(PACKED_ASK, operations, position)
-    local counter = counters[quota]
-    stale = stale or counter.stale
-    asks[number] = { counter = counter, key = next_key(), cost = cost, third, fourth }
-  end
-  return asks, stale
-end
-
--- A request of one ask that is no dry run is all there is to most calls.
-local function acquire_one()
-  local quota, cost, _, mark
-  quota, cost, _, mark, position = unpack_from(PACKED_ASK, operations, position)
-  local counter, key = counters[quota], next_key()
-  if counter.stale then
-    return STALE
-  end
-  local state = counter.load(key)
-  local answer, after = counter.decide(state, cost, mark, key)
-  if after ~= state then
-    counter.save(key, after, 0)
-  end
-  return answer
-end
-
-local function acquire(count, dry)
-  local asks, stale = next_asks(count)
-  if not stale then
-    local requests = need('requests')
-    local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
-    decide_or_peek(asks)
-  end
-  for _, ask in ipairs(asks) do
-    put(pack(PACKED_ANSWER, unpack(stale and STALE or ask.answer)))
-  end
-end
-
-local function once(count)
-  local serial, lasts
-  serial, lasts, position = unpack_from('<i8i8', operations, position)
-  local key = next_key()
-  local asks, stale = next_asks(count)
-  local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
-  put(pack('<i8i8', record.at, record.serial))
-  for number = 1, count do
-    put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
-  end
-  for number = 1, count do
-    put(pack('<i8', stale and 0 or record.costs[number]))
-  end
-end
-
-local function amend(count)
-  local verb, units, serial, lasts
-  verb, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
-  local key = serial >= 0 and next_key()
-  local charges, stale = next_asks(count)
-  local each
-  if not stale then
-    local amends = need('amends')
-    each = key and amends.of_record(verb, charges, units, key, serial, lasts) or amends.all(verb, charges)
-  end
-  for number = 1, count do
-    put(pack('<i8', stale and STALE_UNITS or each[number]))
-  end
-end
-
-for start = 1, #ARGV[2], 80 do
-  counters[#counters + 1] = bind(unpack_from('<i8i8i8i8i8i8i8i8i8i8', ARGV[2], start))
-end
 while position <= #operations do
   local verb, count, dry
   verb, count, dry, position = unpack_from('<i8i8i8', operations, position)
-  if verb == ACQUIRE and count == 1 and dry == 0 then
-    put(pack(PACKED_ANSWER, unpack(acquire_one())))
-  elseif verb == ACQUIRE then
-    acquire(count, dry)
-  elseif verb == ONCE then
-    once(count)
-  elseif verb == AMEND then
-    amend(count)
-  else
+  if verb == ACQUIRE and count == 1 and dry == 0 then -- most calls are nothing else
+    local quota, cost, _, mark
+    quota, cost, _, mark, position = unpack_from('<i8i8i8i8', operations, position)
+    local counter, key, answer = counters[quota], next_key(), nil
+    if counter.stale then
+      answer = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }
+    else
+      local state, after = counter.load(key), nil
+      answer, after = counter.decide(state, cost, mark, key)
+      if after ~= state then
+        counter.save(key, after, 0)
+      end
+    end
+    out[#out + 1] = pack(PACKED_ANSWER, unpack(answer))
+  elseif verb == RESET then
     call('DEL', next_key())
+  else
+    others = others or need('operations')(operations, counters, next_key, out)
+    position = others[verb](position, count, dry)
   end
 end
 return pack('<i8i8', now, corrupt) .. table.concat(out)

@@ -96,4 +96,7 @@ local function penalised(inner, plain, penalty)
   return counter
 end
 
-return { counting_denied = counting_denied, penalised = penalised }
+return function(plain, counts_denied, penalty)
+  local counter = counts_denied and counting_denied(plain) or plain
+  return penalty > 0 and penalised(counter, plain, penalty) or counter
+end
