@@ -165,10 +165,10 @@ class Front:
         if self._bind_amends is None or charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
             return None
         answer, _, key, quota, cost, _ = charged
-        if answer[6] == NOT_CHARGED or self._closed:
+        mark = answer[6]
+        if mark == NOT_CHARGED or self._closed:
             return None
-        charge = new(Charge, (key, quota, cost, answer[6]))
-        return new(Amended, ((self._bind_amends(quota).refund(charge, self._time_ns() // 1_000),),))
+        return new(Amended, ((self._bind_amends(quota).refund(key, cost, mark, self._time_ns() // 1_000),),))
 
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
         receipt = self._receipt("refund", charged)

@@ -28,6 +28,10 @@ RENEWALS_PER_TTL = 3
 class Granted:
     """A verdict in somebody's hands."""
 
+    __slots__ = ("__weakref__", "_limiter", "verdict")
+
+    verdict: Verdict
+
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
 
@@ -43,13 +47,16 @@ class Granted:
 
 
 class Hold(Granted):
-    """A place that is held, for blocking code."""
+    """A place that is held, for blocking code.
 
-    lost = False
-    """Whether a renewal in the background found that the place is no longer held."""
+    `lost` tells whether a renewal in the background found that the place is no longer held.
+    """
+
+    __slots__ = ("_ended", "lost")
 
     def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
         self.verdict = verdict
+        self.lost = False
         self._limiter = limiter
         self._ended: threading.Event | None = None
         if keep and verdict:

@@ -140,7 +140,9 @@ class Limiter(Front):
         """
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
             self._check_places(quota)
-        return Hold(self, self._admit(key, quota, cost, timeout, id), keep=renew)
+        if timeout == 0:
+            return Hold(self, self.acquire(key, quota, cost, id), keep=renew)
+        return Hold(self, self.wait(key, quota, cost, timeout=timeout, id=id), keep=renew)
 
     def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
         if timeout == 0:

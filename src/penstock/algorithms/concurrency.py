@@ -28,7 +28,9 @@ def bind(quota: Quota) -> Bound:
     limit, ttl = quota.limit, quota.period_us
 
     def decide(state: State, cost: int, now: Micros) -> Step:
-        first, held = live(state, now)
+        first, changed_at, held = state or (0, now, {})
+        if held and not first > now >= changed_at:
+            first, held = live(state, now)
         if not cost or len(held) >= limit:
             answer, _ = peek(state, cost, now)
             return answer, state if state is None or held is state[2] else kept(held, now)
@@ -52,7 +54,9 @@ def bind(quota: Quota) -> Bound:
         return state  # a place cannot be taken from nobody
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        _, held = live(state, now)
+        first, changed_at, held = state
+        if not first > now >= changed_at:
+            _, held = live(state, now)
         if mark not in held:
             return 0, kept(held, now)
         left = held.copy()

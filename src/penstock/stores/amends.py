@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from penstock.algorithms import Bound
 from penstock.clock import Micros
-from penstock.model import Amend, Amended, AmendVerb, Charge, Verdict, new
+from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new
 from penstock.quota import CONCURRENCY
 from penstock.stores.base import DirectAmends
 from penstock.stores.families import Counter, Family
@@ -96,36 +96,53 @@ class Amends:
 
     def bind(self, family: Family, bound: Bound) -> DirectAmends:
         """Refund and settle for what a single counter of `family` was charged, all that can be done before done."""
-        stripes, records, give_back = self._stripes.all, self._records, bound.refund
+        stripes, shelves, give_back = self._stripes.all, family.shelves, bound.refund
+        records, record_shelves = self._records, self._records.shelves
 
-        def refund(charge: Charge, now: Micros) -> int:
-            key, _, cost, mark = charge
-            stripe = stripes[hash(key) & MASK]
-            with stripe.lock:
-                young = family.shelves[stripe.number].young
+        def refund(key: Key, cost: int, mark: int, now: Micros) -> int:
+            shelf = shelves[hash(key) & MASK]
+            try:  # as in MemoryStore: half the price of a with statement, and as safe
+                shelf.acquire()
+                young = shelf.young
                 state = young.get(key)
                 if state is None:
-                    return self._refund(cost, mark, new(Counter, (bound, family, stripe, key)), now)
-                back, after = give_back(state, cost, mark, now)
-                if after is None:
-                    stripe.forget(family, key)
+                    back = self._refund(cost, mark, Counter(bound, family, self._stripes.of(key), key), now)
                 else:
-                    young[key] = after
+                    back, after = give_back(state, cost, mark, now)
+                    if after is None:
+                        self._stripes.of(key).forget(family, key)
+                    else:
+                        young[key] = after
+                shelf.release()
+            except BaseException:
+                if shelf.is_owned():
+                    shelf.release()
+                raise
             return back
 
         def settle(charge: Charge, record: str, units: int, now: Micros) -> int:
             name, _, serial = record.rpartition("@")
-            stripe, home = stripes[hash(charge.key) & MASK], stripes[hash(name) & MASK]
+            key, _, cost, mark = charge
+            stripe, home = stripes[hash(key) & MASK], stripes[hash(name) & MASK]
             first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
-            counter = new(Counter, (bound, family, stripe, charge.key))
             with first.lock, second.lock:
-                found: Record | None = home.find(records, name)
-                if found is None or found.settled or found.expires_at <= now or found.serial != int(serial):
+                found: Record | None = record_shelves[home.number].young.get(name) or home.find(records, name)
+                if found is None:
                     return 0
-                if found.cost != charge.cost:  # a part of it was given back before
-                    charge = _without_queues((charge,))[0]
-                back = self._settle_one(found.cost - units, charge, counter, now)
-                home.write(records, name, new(Record, (found.serial, found.expires_at, found.verdict, units, True)))
+                own_serial, expires_at, verdict, costs_now, settled = found
+                if settled or expires_at <= now or own_serial != int(serial):
+                    return 0
+                home.write(records, name, new(Record, (own_serial, expires_at, verdict, units, True)))
+                young, back = shelves[stripe.number].young, costs_now - units
+                state = young.get(key)
+                if state is None or not 0 < back <= cost == costs_now or charge.quota.flat:
+                    charge = charge if costs_now == cost else _without_queues((charge,))[0]
+                    return self._settle_one(back, charge, new(Counter, (bound, family, stripe, key)), now)
+                back, after = give_back(state, back, mark, now)
+                if after is None:
+                    stripe.forget(family, key)
+                else:
+                    young[key] = after
             return back
 
         return DirectAmends(refund, settle)

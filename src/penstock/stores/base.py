@@ -21,12 +21,12 @@ DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 class DirectAmends(NamedTuple):
     """How a store in this process amends a verdict of a single ask without the making of operations and batches.
 
-    - `refund(charge, now)`: give back a charge that had no id; how many units came back.
+    - `refund(key, cost, mark, now)`: give back a charge that had no id; how many units came back.
     - `settle(charge, record, units, now)`: make the cost of a request with an id `units` after all, the first time;
       how many units came back.
     """
 
-    refund: Callable[[Charge, Micros], int]
+    refund: Callable[[Key, int, int, Micros], int]
     settle: Callable[[Charge, str, int, Micros], int]
 
 
