@@ -710,6 +710,12 @@ def keepers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "penstock-renew"]
 
 
+@pytest.fixture(autouse=True)
+def nobody_keeps_what_another_test_held() -> None:
+    for keeper in keepers():  # told to end, but perhaps not there yet
+        keeper.join(PATIENCE)
+
+
 SHORT = "1 concurrent ttl 15ms"
 
 
@@ -717,7 +723,7 @@ def test_a_background_thread_renews_and_ends_with_the_hold(clock: ManualClock) -
     store = WatchedStore(clock)
     limiter = Limiter(store, clock=clock)
     with limiter.hold("alice", SHORT, renew=True):
-        keeper = keepers()[-1]  # one of an earlier test may still be ending
+        (keeper,) = keepers()
         assert keeper.daemon
         for _ in range(6):  # four ttls and a half
             assert store.saw_renewal()
@@ -731,7 +737,7 @@ def test_a_background_thread_renews_and_ends_with_the_hold(clock: ManualClock) -
 def test_a_release_ends_the_keeper_at_once_and_loses_nothing(clock: ManualClock) -> None:
     limiter = Limiter(clock=clock)
     with limiter.hold("alice", "1 concurrent ttl 1h", renew=True) as hold:  # the next renewal is 20 minutes away
-        keeper = keepers()[-1]  # one of an earlier test may still be ending
+        (keeper,) = keepers()
     keeper.join(PATIENCE)
     assert not keeper.is_alive()
     assert not hold.lost
@@ -754,7 +760,7 @@ def test_the_keeper_gives_up_once_the_place_is_lost(clock: ManualClock) -> None:
     store = WatchedStore(clock)
     limiter = Limiter(store, clock=clock)
     hold = limiter.hold("alice", SHORT, renew=True)
-    keeper = keepers()[-1]  # one of an earlier test may still be ending
+    (keeper,) = keepers()
     assert store.saw_renewal()
     limiter.reset("alice", SHORT)
     keeper.join(PATIENCE)
@@ -767,7 +773,7 @@ def test_the_keeper_ends_when_nobody_has_the_hold_any_more(clock: ManualClock) -
     limiter = Limiter(clock=clock)
     hold = limiter.hold("alice", SHORT, renew=True)
     assert not hold.lost
-    keeper = keepers()[-1]  # one of an earlier test may still be ending
+    (keeper,) = keepers()
     del hold
     gc.collect()
     keeper.join(PATIENCE)
@@ -788,7 +794,7 @@ def test_a_failed_renewal_is_tried_again(clock: ManualClock) -> None:
 def test_the_keeper_ends_when_the_block_fails(clock: ManualClock) -> None:
     limiter = Limiter(clock=clock)
     hold = limiter.hold("alice", SHORT, renew=True)
-    keeper = keepers()[-1]  # one of an earlier test may still be ending
+    (keeper,) = keepers()
     with pytest.raises(KeyError), hold:
         raise KeyError
     keeper.join(PATIENCE)
