@@ -133,7 +133,7 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
         return None
     slug = tier.replace(" + ", "-")
     report = scratch / f"{slug}.xml"
-    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={workers}"]
+    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={workers}", "--dist=worksteal"]
     command += [f"--hypothesis-profile={mode.profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
     if mode.coverage and tier not in UNTRACED:
         command += ["--cov", "--cov-report="]

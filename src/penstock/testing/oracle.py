@@ -87,12 +87,12 @@ class Oracle:
             return self._decide(asks, now, dry=dry, has_id=False)
         name = id, tuple((ask.key, ask.quota.identity) for ask in asks)
         record = self._records.get(name)
-        if record is not None:
-            if self._stands(record.charged, now):
-                return record._replace(again=True)
-            record.charged.remembered_until = now  # nobody reaches the new request by the old one's receipt
+        if record is not None and self._stands(record.charged, now):
+            return record._replace(again=True)
         answered = self._decide(asks, now, dry=dry, has_id=True)
         if all(e.allowed or ask.advisory for e, ask in zip(answered.expected, asks, strict=True)):
+            if record is not None:
+                record.charged.remembered_until = now  # nobody reaches the new request by the old one's receipt
             self._records[name] = answered
         return answered
 

@@ -25,6 +25,8 @@ class Bucket(Counter):
         self.level_then, self.then, self.limit_then = Fraction(0), 0, 0
 
     def level(self, quota: Quota, at: Micros) -> Fraction:
+        if not self.level_then:  # mostly: and fractions take their time
+            return self.level_then
         level = _drained(self.level_then, at - self.then, self.limit_then, quota.period_us)
         return min(level, Fraction(quota.capacity))
 
