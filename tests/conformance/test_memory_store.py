@@ -6,8 +6,9 @@ from penstock.clock import ManualClock
 from penstock.stores import AsyncMemoryStore, AsyncStore, MemoryStore, Store
 from penstock.testing import AsyncStoreConformance, StoreConformance
 
+pytestmark = pytest.mark.untraced  # unit tests show which lines of the store are run
 
-@pytest.mark.untraced  # the awaited face runs the same lines
+
 class TestMemoryStore(StoreConformance):
     def make_store(self, clock: ManualClock) -> Store:
         return MemoryStore(clock=clock)

@@ -107,7 +107,7 @@ class StoreConformance(
             phases=[Phase.reuse, Phase.generate, Phase.shrink],
             report_multiple_bugs=False,  # one story, and soon: shrinking several can take minutes
         )
-        steps = how.stateful_step_count // 2  # each is several operations
+        steps = how.stateful_step_count // 3  # each is several operations
         histories = ceil(how.max_examples * self.share_of_histories)
         run_state_machine_as_test(machine, settings=settings(how, stateful_step_count=steps, max_examples=histories))
 

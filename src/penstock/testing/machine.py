@@ -10,16 +10,18 @@ state's own instant (windows, token bucket) or the level grows up to a full burs
 back to now. So a refusal lasts at most one period longer than it would without the step, and not longer at all when
 the step was a big one.
 
-What happens together is one batch where that shows no less: for a store that lives elsewhere each call takes time.
+What happens together is one batch where that shows no less: for a store that lives elsewhere each call takes time. And
+each step is one number, for a rule and its arguments drawn one by one would take Hypothesis longer than all the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from itertools import chain, repeat
+from typing import ClassVar, NamedTuple
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import MAX_COST, Acquire, Amend, Ask, Op, Reset, Verdict
@@ -27,10 +29,57 @@ from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.stores.base import Store
 from penstock.testing.agreement import Held, SideBySide
 from penstock.testing.oracle_calendar import period_of
-from penstock.testing.world import SPENDS, World, limits, scales, spends, themes, waits
+from penstock.testing.world import LIMITS, SPENDS, WAITS, World, limits, scales, themes
 
-choices = st.integers(0, 15)
 DRAINING = (*BUCKETS, MIN_INTERVAL, "leaky_bucket")
+CHOICES = 16
+OUTCOMES = 6
+
+
+class Step(NamedTuple):
+    """What happens next: a method of `Laws`, and its arguments."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}{self.numbers if len(self.numbers) > 1 else f'({self.numbers[0]})'}"
+
+
+STEPS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "acquire": (3, (SPENDS,)),
+    "batch": (1, (SPENDS, SPENDS, SPENDS)),
+    "acquire_once": (3, (SPENDS,)),
+    "request": (4, (SPENDS, CHOICES)),
+    "ask_again": (1, (CHOICES,)),
+    "start_over": (1, (CHOICES,)),
+    "peek": (1, (SPENDS, 2)),
+    "refund": (3, (CHOICES, OUTCOMES)),
+    "settle": (3, (CHOICES, OUTCOMES)),
+    "release": (2, (CHOICES, 2)),
+    "renew": (2, (CHOICES, WAITS)),
+    "reset": (1, (SPENDS,)),
+    "advance": (3, (WAITS,)),
+    "wait_as_told": (2, (SPENDS,)),
+    "change_limit": (1, (len(LIMITS),)),
+    "step_back": (1, (WAITS, SPENDS)),
+}
+"""How often each of them happens, in relation to the others, and how many values each argument has."""
+
+NAMES = tuple(chain.from_iterable(repeat(name, weight) for name, (weight, _) in STEPS.items()))
+MOST = 2**24 - 1
+"""More than any step needs, and not so large that Hypothesis prefers small numbers."""
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """Any step, as one number."""
+    number, which = divmod(draw(st.integers(0, MOST)), len(NAMES))
+    numbers = []
+    for values in STEPS[NAMES[which]][1]:
+        number, value = divmod(number, values)
+        numbers.append(value)
+    return Step(NAMES[which], tuple(numbers))
 
 
 class Laws(RuleBasedStateMachine):
@@ -56,15 +105,16 @@ class Laws(RuleBasedStateMachine):
         self.both.check_promises()
         self.store.close()
 
-    @rule(spend=spends)
+    @rule(step=steps())
+    def take(self, step: Step) -> None:
+        getattr(self, step.name)(*step.numbers)
+
     def acquire(self, spend: int) -> None:
         self.both.acquire(*self.world.asks(spend))
 
-    @rule(first=spends, second=spends, third=spends)
     def batch(self, first: int, second: int, third: int) -> None:
         self.both.run(*(Acquire(self.world.asks(spend)) for spend in (first, second, third)))
 
-    @rule(spend=spends)
     def acquire_once(self, spend: int) -> None:
         """With an id, and twice. Other counters may see the same id, which means nothing to them."""
         asks = self.world.asks(spend)
@@ -73,7 +123,6 @@ class Laws(RuleBasedStateMachine):
             self.clock.micros += told.retry_after_us
             assert self._run_once(asks, 0), "a refusal was remembered"
 
-    @rule(spend=spends, choice=choices)
     def request(self, spend: int, choice: int) -> None:
         """Three quotas of two keys in one request, some of them advisory; at times with an id."""
         asks = {
@@ -95,63 +144,58 @@ class Laws(RuleBasedStateMachine):
         self.once.append((op, self.both.held[-1] if verdict.receipt else None))
         return verdict
 
-    @precondition(lambda self: self.once)
-    @rule(choice=choices)
     def ask_again(self, choice: int) -> None:
-        op, _ = self.once[-1 - choice % len(self.once)]
+        op, _ = self._one_asked(choice)
         self.both.run(op)
 
-    @precondition(lambda self: self.once)
-    @rule(choice=choices)
     def start_over(self, choice: int) -> None:
         """Given back and asked again it is another request, and the old receipt does not reach it."""
-        op, held = self.once[-1 - choice % len(self.once)]
+        op, held = self._one_asked(choice)
         if held is not None and held in self.both.held:
             give_back = Amend(held.receipt, "refund")
             self._amend(held, give_back, op, give_back, Amend(held.receipt, "settle", 0))
 
-    @rule(spend=spends, nothing=st.booleans())
-    def peek(self, spend: int, nothing: bool) -> None:
+    def _one_asked(self, choice: int) -> tuple[Acquire, Held | None]:
+        if not self.once:
+            self.acquire_once(choice)
+        return self.once[-1 - choice % len(self.once)]
+
+    def peek(self, spend: int, nothing: int) -> None:
         asks = self.world.asks(spend)
         verdict = self.both.acquire(*(ask._replace(cost=0) if nothing else ask for ask in asks), dry=True)
         assert verdict.receipt is None
 
-    @precondition(lambda self: self.both.held)
-    @rule(choice=choices, units=st.integers(0, 4))
-    def refund(self, choice: int, units: int) -> None:
+    def refund(self, choice: int, outcome: int) -> None:
         """Some units of a receipt, or all of them; twice, if that must be noticed."""
-        held = self._one_of(self.both.held, choice)
+        held = self._one_held(choice)
         cost = held.receipt.cost
-        op = Amend(held.receipt, "refund", (None, 1, min(2, cost), cost // 2 + 1, cost)[units])
+        op = Amend(held.receipt, "refund", (None, 1, min(2, cost), cost // 2 + 1, cost, None)[outcome])
         self._amend(held, *[op] * (1 + held.charged.has_id))
 
-    @precondition(lambda self: self._with_ids())
-    @rule(choice=choices, outcome=st.integers(0, 5))
     def settle(self, choice: int, outcome: int) -> None:
         """For less, for the same, for more, for far too much; the second time says something else and means nothing."""
-        held = self._one_of(self._with_ids(), choice)
+        held = self._one_held(choice, lambda held: held.charged.has_id)
         cost = held.receipt.cost
         actual = (0, cost // 2, cost, cost + 1, 3 * cost + 2, MAX_COST)[outcome]
         self._amend(held, Amend(held.receipt, "settle", actual), Amend(held.receipt, "settle", actual // 2 + 1))
 
-    @precondition(lambda self: self._with_places())
-    @rule(choice=choices, again=st.booleans())
-    def release(self, choice: int, again: bool) -> None:
-        held = self._one_of(self._with_places(), choice)
-        self._amend(held, *[Amend(held.receipt, "release")] * (1 + again))
+    def release(self, choice: int, again: int) -> None:
+        if self.algorithm != CONCURRENCY:
+            return self.refund(choice, again)
+        held = self._one_held(choice, lambda held: held.has_place)
+        return self._amend(held, *[Amend(held.receipt, "release")] * (1 + again))
 
-    @precondition(lambda self: self._with_places())
-    @rule(choice=choices, wait=waits)
     def renew(self, choice: int, wait: int) -> None:
         self.advance(wait)
-        held = self._one_of(self._with_places(), choice)
-        self._amend(held, Amend(held.receipt, "renew"))
+        if self.algorithm != CONCURRENCY:
+            return self.settle(choice, wait % OUTCOMES)
+        held = self._one_held(choice, lambda held: held.has_place)
+        return self._amend(held, Amend(held.receipt, "renew"))
 
     def _amend(self, held: Held, *ops: Op) -> None:
         """Amend, and look at all counters that it may have changed."""
         self.both.run(*ops, Acquire(held.charged.asks, dry=True))
 
-    @rule(spend=spends)
     def reset(self, spend: int) -> None:
         asks = self.world.asks(spend)
         *_, after = self.both.run(*(Reset(ask.key, ask.quota) for ask in asks), Acquire(asks, dry=True))
@@ -159,11 +203,9 @@ class Laws(RuleBasedStateMachine):
         assert all(d.remaining == d.quota.capacity for d in after.decisions)
         self._turn_the_page()
 
-    @rule(wait=waits)
     def advance(self, wait: int) -> None:
         self.clock.micros += self.world.duration(wait, self.clock.micros)
 
-    @rule(spend=spends)
     def wait_as_told(self, spend: int) -> None:
         """`retry_after` is minimal (a microsecond earlier it is refused) and sufficient."""
         asks = self.world.asks(spend)
@@ -174,10 +216,9 @@ class Laws(RuleBasedStateMachine):
             self.clock.micros += 1
             assert self.both.acquire(*asks), "retry_after was not sufficient"
 
-    @rule(limit=limits)
-    def change_limit(self, limit: int) -> None:
+    def change_limit(self, choice: int) -> None:
         """All quotas change their amounts. What was used stays used, for the counters are the same."""
-        self.world = self.world.with_limit(limit)
+        self.world = self.world.with_limit(LIMITS[choice])
         self._turn_the_page()
         if self.algorithm in DRAINING:
             # A receipt of a bucket says how fast its units drained when they were charged, not since. And a bucket owes
@@ -185,7 +226,6 @@ class Laws(RuleBasedStateMachine):
             self.both.held.clear()
             self.both.check_promises()
 
-    @rule(wait=waits, spend=spends)
     def step_back(self, wait: int, spend: int) -> None:
         asks = self.world.asks(spend)
         standing_still = self.both.run(*(Acquire((ask,), dry=True) for ask in asks))
@@ -226,14 +266,14 @@ class Laws(RuleBasedStateMachine):
         self.once.clear()
         self.chapter += 1
 
-    def _with_ids(self) -> list[Held]:
-        return [held for held in self.both.held if held.charged.has_id]
-
-    def _with_places(self) -> list[Held]:
-        return [held for held in self.both.held if held.has_place] if self.algorithm == CONCURRENCY else []
-
-    def _one_of(self, held: list[Held], choice: int) -> Held:
+    def _one_held(self, choice: int, fits: Callable[[Held], bool] = lambda held: True) -> Held:
         """The latest, mostly: what was charged long ago has often lost its meaning."""
+        held = [held for held in self.both.held if fits(held)]
+        if not held:
+            for ask in self.world.asks(choice):
+                self.both.run(Reset(ask.key, ask.quota))
+            self.acquire_once(choice)
+            held = [self.both.held[-1]]
         return held[-1 - choice % len(held)]
 
     def _alone(self, *ops: Op) -> list[Verdict]:

@@ -26,6 +26,8 @@ class Bucket(Counter):
         self.level_then, self.then, self.limit_then = Fraction(0), 0, 0
 
     def level(self, quota: Quota, at: Micros) -> Fraction:
+        if not self.level_then:  # mostly: and fractions take their time
+            return self.level_then
         level = _drained(self.level_then, at - self.then, self.limit_then, quota.period_us)
         if self.limit_then != quota.limit:
             share = Fraction(gcd(quota.limit, quota.period_us), quota.period_us)

@@ -23,19 +23,18 @@ DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
 COSTS = 6
 PLACES = 12
 SPENDS = COSTS * PLACES
+"""Where and how much: one of 12 places, and one of 6 costs."""
 
-limits = st.sampled_from([3, 1, 2, 5, 7, 10, 100, MAX_LIMIT])
+LIMITS = (3, 1, 2, 5, 7, 10, 100, MAX_LIMIT)
+WAITS = 42
+"""How long: one of 6 kinds of duration, and a count of them."""
+
+limits = st.sampled_from(LIMITS)
 scales = st.integers(0, 8)
 """Which period, or which scene of the calendar."""
 
 themes = st.integers(0, 5)
 """What most of the story is about: one of the things that can be asked."""
-
-spends = st.integers(0, SPENDS - 1)
-"""Where and how much: one of 12 places, and one of 6 costs. One number, because every draw of Hypothesis takes time."""
-
-waits = st.integers(0, 41)
-"""How long: one of 6 kinds of duration, and a count of them."""
 
 PERIODS: tuple[Micros, ...] = (10, 1, 2, 7, 1_000, SECOND, 1_500_001, 60 * SECOND, MAX_PERIOD)
 
