@@ -14,6 +14,7 @@ REFUSED = {
     "MASTERDOWN": "the replica has lost its primary",
     "MISCONF": "the server cannot save, and therefore refuses writes",
     "NOREPLICAS": "too few replicas are up to date",
+    "NOSCRIPT": "the server forgets scripts faster than they can be loaded",
     "OOM": "the server is out of memory (noeviction and a larger maxmemory are recommended)",
     "READONLY": "the server is a replica",
     "TRYAGAIN": "slots are being moved",

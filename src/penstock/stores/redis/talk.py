@@ -16,12 +16,15 @@ import hiredis
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.model import Op, Outcome
 from penstock.stores.redis.plan import Call, Planner
-from penstock.stores.redis.replies import failed_by
+from penstock.stores.redis.replies import NOSCRIPT, failed_by
 from penstock.stores.redis.script import SCRIPT, script_with_injected_time
 from penstock.stores.redis.settings import Settings
 
 MAX_OPS = 512
 """How many operations go into one script call at most: while it runs, the server serves nobody else."""
+
+LOADS = 5
+"""How often the script is loaded for one question at most: somebody may flush scripts all the while."""
 
 log = logging.getLogger("penstock.redis")
 
@@ -69,6 +72,11 @@ class Talk:
             self.corrupt += corrupt
             log.warning("redis at %s: %d stored values were damaged and have been replaced", self.place, corrupt)
         return outcomes, stale, now
+
+
+def is_unknown(reply: object) -> bool:
+    """Whether the server does not know the script, and so has done nothing."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT)
 
 
 def _packed(*words: bytes | int) -> bytes:
