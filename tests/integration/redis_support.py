@@ -13,6 +13,7 @@ from typing import Any
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
+from penstock.testing.processes import DEADLINE
 
 PATIENT: dict[str, Any] = {"deadline": 30, "secret": "of these tests"}
 """Where exactness is asserted: a machine may stand still for many seconds."""
@@ -56,6 +57,12 @@ def one(store: RedisStore, op: Op) -> Outcome:
 async def one_async(store: AsyncRedisStore, op: Op) -> Outcome:
     (outcome,) = await store.run([op])
     return outcome
+
+
+async def lost_wire(store: AsyncRedisStore) -> None:
+    """Wait until the loop has noticed that its connection is gone."""
+    if (wire := store._here().link._wire) is not None:
+        await asyncio.wait_for(wire.gone, DEADLINE)
 
 
 def decided(outcome: Outcome) -> Verdict:

@@ -25,6 +25,7 @@ from tests.integration.redis_support import (
     count,
     decided,
     failed,
+    lost_wire,
     one,
     one_async,
     opened,
@@ -158,8 +159,7 @@ async def test_a_reply_lost_to_tasks_is_charged_once_each_and_said_to_be_unknown
                     assert why in str(lost.error)
                 proxy.replies = Flow()
                 proxy.reset()
-                while store._here().link._wire is not None:
-                    await asyncio.sleep(0)
+                await lost_wire(store)
                 assert used(witness, QUOTA) == before + 2
                 assert decided(await one_async(store, acquire(QUOTA))), "recovers by itself"
                 assert used(witness, QUOTA) == before + 3, "and nothing was sent twice"
