@@ -93,14 +93,15 @@ def test_a_server_out_of_memory_refuses_before_it_charges_and_recovers(own: Serv
         assert decided(one(store, acquire(QUOTA))).remaining == 998
 
 
-def test_a_server_busy_with_a_script_is_told_apart_and_recovers(flavour: str) -> None:
-    def run_for_ever() -> None:
-        with pytest.raises(Refusal, match=r"[Ss]cript killed"):
-            own.ask("EVAL", "while true do end", 0)
+def run_for_ever(server: Server) -> None:
+    with pytest.raises(Refusal, match=r"[Ss]cript killed"):
+        server.ask("EVAL", "while true do end", 0)
 
-    with Server(flavour, config=["lua-time-limit 20"]) as own, opened(own.url, deadline=30) as store:
+
+def test_a_server_busy_with_a_script_is_told_apart_and_recovers(flavour: str) -> None:
+    with Server(flavour, config=["lua-time-limit 20"]) as own, opened(own.url) as store:
         assert decided(one(store, acquire(QUOTA)))
-        script = Thread(target=run_for_ever)
+        script = Thread(target=run_for_ever, args=(own,))
         script.start()
         wait_until(lambda: isinstance(one(store, acquire(QUOTA, "bob")), Failed), "the server's being busy")
         busy = failed(one(store, acquire(QUOTA)))

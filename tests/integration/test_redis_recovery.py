@@ -146,6 +146,7 @@ async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
             assert {failed(outcome).charged for (outcome,) in outcomes} == {"unknown"}
             end(own)
             assert decided(await one_async(store, acquire(QUOTA)))
+            assert wire is not None
             assert store._here().link._wire is wire
             assert not wire._outstanding
         assert our_tasks() == 0
