@@ -6,13 +6,16 @@ import asyncio
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
+import hiredis
 import pytest
 import redis
 
-from penstock.model import Amend, Failed, Outcome, Reset, Verdict
+from penstock.model import Amend, Failed, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.replies import COMMANDS, RIGHTS
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
@@ -284,17 +287,76 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(keyspace: Keyspace, tm
             assert "certificate verify failed" in str(outcome.error)
 
 
-def test_something_that_is_no_redis_is_a_failure_not_an_exception(keyspace: Keyspace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as web:
+# ---------------------------------------------------------------- strangers
 
-        def answer() -> None:
-            for _ in range(2):
-                with web.accept()[0] as connection:
-                    connection.recv(65_536)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        server = Thread(target=answer)
-        server.start()
-        outcomes = both(f"redis://127.0.0.1:{web.getsockname()[1]}")
-        server.join()
-    assert {outcome.charged for outcome in outcomes} == {"no"}
+@contextmanager
+def stranger(answer: bytes) -> Iterator[str]:
+    """The URL of something that loads scripts as a server does, and answers whoever runs one with `answer`."""
+
+    def serve(connection: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with connection, suppress(OSError, hiredis.ProtocolError):  # whoever is gone, or speaks TLS
+            while chunk := connection.recv(65_536):
+                reader.feed(chunk)
+                while (command := reader.gets()) is not False:
+                    connection.sendall(answer if command[0] == b"EVALSHA" else b"+OK\r\n")
+
+    def listen() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                Thread(target=serve, args=(listener.accept()[0],)).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listening = Thread(target=listen)
+        listening.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            listening.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b":1\r\n", b"$-1\r\n", b"$5\r\nhello\r\n", b"$8\r\n12345678\r\n", b"*0\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+)
+def test_an_answer_that_means_nothing_is_a_failure_and_nobody_waits_for_ever(answer: bytes) -> None:
+    with stranger(answer) as url:
+        assert told(both(url)) == {(True, "unknown")}
+
+
+def is_spoiled(store: RedisStore) -> bool:
+    (wire,) = store._link._ready
+    return not wire.is_open()
+
+
+async def test_an_answer_too_many_ends_the_connection_before_anybody_takes_it_for_his() -> None:
+    with stranger(b":1\r\n" * 2) as url:
+        async with opened_async(url) as store:
+            await one_async(store, acquire(QUOTA))
+            assert store._here().link._wire is None
+        with opened(url) as blocking:
+            for _ in range(3):
+                one(blocking, acquire(QUOTA))
+                await asyncio.to_thread(wait_until, partial(is_spoiled, blocking), "the answer too many")
+
+
+def test_something_that_is_no_redis_is_unreachable() -> None:
+    with stranger(b"") as url:
+        port = url.rpartition(":")[2]
+        outcomes = both(f"rediss://127.0.0.1:{port}")
+    assert told(outcomes) == PASSES
+
+
+async def test_a_callers_nonsense_is_its_own_affair(keyspace: Keyspace) -> None:
+    """Asked in the same turn of the loop, it cannot be planned, and the others do not hear of it."""
+    nonsense = Amend(Receipt(()), "refund")
+    async with opened_async(keyspace.server.url, prefix=keyspace.prefix) as store:
+        before, error, after = await asyncio.gather(
+            store.run([acquire(QUOTA)]), store.run([nonsense]), store.run([acquire(QUOTA)]), return_exceptions=True
+        )
+    assert isinstance(error, ValueError)
+    assert not isinstance(before, BaseException)
+    assert not isinstance(after, BaseException)
+    assert [decided(outcome).remaining for outcome in (*before, *after)] == [999, 998]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import hiredis
@@ -110,6 +110,7 @@ class AsyncLink:
         self._unreachable: Failed | None = None  # as long as somebody goes on trying
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._closed = False
+        self._end: AsyncIterator[None] | None = None
 
     def ask(self, packed: bytes, deadline: Micros, heard: Heard) -> None:
         """Send a question; `heard` is called with its answer: a reply, or `Failed`."""
@@ -205,9 +206,18 @@ class AsyncLink:
             wire.abort()
             raise
         self._wire, self._unreachable = wire, None
+        self._end = self._at_the_end_of_the_loop(wire)
+        await anext(self._end)
         waiting, self._waiting = self._waiting, {}
         for sent in waiting:
             self._send(wire, sent)
+
+    async def _at_the_end_of_the_loop(self, wire: Wire) -> AsyncIterator[None]:
+        """`asyncio.run` ends generators before it closes a loop: then the connection of a forgotten store goes."""
+        try:
+            yield
+        finally:
+            wire.abort()
 
     def _lost(self, wire: Wire) -> None:
         if self._wire is wire:

@@ -16,7 +16,6 @@ from penstock.clock import Clock, Micros
 from penstock.model import Failed, Op, Outcome
 from penstock.stores.redis.async_link import AsyncLink
 from penstock.stores.redis.link import Link, NoAnswer
-from penstock.stores.redis.replies import unanswered
 from penstock.stores.redis.settings import Settings, read_client, read_url
 from penstock.stores.redis.talk import MAX_OPS, Question, Talk, batches
 
@@ -172,13 +171,9 @@ class LoopStore:
         self.link.ask(question.packed, deadline, heard)
 
     def _read(self, question: Question, answer: Any) -> tuple[list[Outcome], list[int], Micros]:
-        """The outcomes that an answer means, whatever it is: callers wait for nothing else."""
-        if not isinstance(answer, Failed):
-            try:
-                return self._talk.read(question, answer)
-            except Exception as error:
-                answer = unanswered(f"an answer that means nothing ({type(error).__name__})", self._talk.place)
-        return [answer] * len(question.ops), [], 0
+        if isinstance(answer, Failed):
+            return [answer] * len(question.ops), [], 0
+        return self._talk.read(question, answer)
 
 
 class AsyncRedisStore:
