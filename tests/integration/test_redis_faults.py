@@ -357,7 +357,7 @@ def test_closing_lets_threads_finish_and_tells_those_who_wait(proxy: FaultProxy,
     for thread in threads:
         thread.start()
     proxy.when(lambda counts: counts.requests.seen > seen)
-    wait_until(lambda: store._link._waiting == 2, "two threads that wait")
+    wait_until(lambda: len(store._link._turns) == 2, "two threads that wait")
     store.close()
     wait_until(lambda: len(outcomes) == 2, "the answers to those who wait")
     assert {failed(outcome).charged for outcome in outcomes} == {"no"}

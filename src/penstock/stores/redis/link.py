@@ -17,7 +17,7 @@ import os
 import random
 import select
 import ssl
-from threading import Condition, Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 from weakref import WeakSet
 
@@ -116,11 +116,11 @@ class Link:
 
     def _begin(self) -> None:
         """Everything that must be made anew in a forked child."""
-        self._changed = Condition()
+        self._lock = Lock()
         self._ended = Event()
         self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
         self._ready: list[Wire] = []
-        self._waiting = 0
+        self._turns: list[Lock] = []  # of callers who wait: released when it is worth looking again
         self._connecting = False
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
@@ -153,18 +153,22 @@ class Link:
         return reply
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._ended.set()
             ready, self._ready = self._ready, []
-            self._changed.notify_all()
+            self._wake_all()
         for wire in ready:
             wire.close()
 
     def _take(self, until: float) -> Wire:
-        """A connection that is ready; the last one given back, so that surplus ones stay idle."""
-        with self._changed:
-            while True:
+        """A connection that is ready; the last one given back, so that surplus ones stay idle.
+
+        Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
+        the lock and having it again: then it would be released for somebody else.
+        """
+        while True:
+            with self._lock:
                 if self._closed:
                     raise NoAnswer(not_sent("the store is closed", self.place, transient=False))
                 while self._ready:
@@ -175,26 +179,38 @@ class Link:
                 if self._unreachable is not None and not self._wires:
                     self._asked = True
                     raise NoAnswer(self._unreachable)
-                self._waiting += 1
-                try:
-                    self._connect()
-                    if not self._changed.wait(until - monotonic()) and not self._ready:
-                        raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
-                finally:
-                    self._waiting -= 1
+                turn = Lock()
+                turn.acquire()
+                self._turns.append(turn)
+                self._connect()
+            self._await(turn, until)
+
+    def _await(self, turn: Lock, until: float) -> None:
+        """Wait until it is worth looking again."""
+        try:
+            if turn.acquire(timeout=max(0.0, until - monotonic())):
+                return
+            with self._lock:
+                if turn in self._turns and not self._ready:
+                    raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
+        finally:
+            with self._lock:
+                if turn in self._turns:
+                    self._turns.remove(turn)
 
     def _give_back(self, wire: Wire) -> None:
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._ready.append(wire)
-                self._changed.notify()
+                if self._turns:
+                    self._turns.pop(0).release()
                 return
         wire.close()
 
     def _drop(self, wire: Wire) -> None:
-        with self._changed:
+        with self._lock:
             self._forget(wire)
-            if self._waiting:
+            if self._turns:
                 self._connect()
 
     def _forget(self, wire: Wire) -> None:
@@ -225,15 +241,15 @@ class Link:
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
-            with self._changed:
+            with self._lock:
                 self._unreachable = None
                 self._wires.add(wire)
             self._give_back(wire)
 
     def _is_wanted(self) -> bool:
-        with self._changed:
+        with self._lock:
             few = len(self._wires) < self._settings.connections
-            wanted = self._waiting > len(self._ready) if self._unreachable is None else self._asked
+            wanted = len(self._turns) > len(self._ready) if self._unreachable is None else self._asked
             self._asked = False
             self._connecting = few and wanted and not self._closed
             if not self._connecting:
@@ -253,9 +269,14 @@ class Link:
 
     def _fail(self, error: Exception) -> None:
         why = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
-        with self._changed:
+        with self._lock:
             self._unreachable = why
-            self._changed.notify_all()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            turn.release()
 
 
 _alive: WeakSet[Link] = WeakSet()
