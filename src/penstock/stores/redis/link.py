@@ -182,12 +182,12 @@ class Link:
                 turn = Lock()
                 turn.acquire()
                 self._turns.append(turn)
-                self._connect()
             self._await(turn, until)
 
     def _await(self, turn: Lock, until: float) -> None:
         """Wait until it is worth looking again."""
         try:
+            self._connect()
             if turn.acquire(timeout=max(0.0, until - monotonic())):
                 return
             with self._lock:
@@ -210,8 +210,9 @@ class Link:
     def _drop(self, wire: Wire) -> None:
         with self._lock:
             self._forget(wire)
-            if self._turns:
-                self._connect()
+            awaited = bool(self._turns)
+        if awaited:
+            self._connect()
 
     def _forget(self, wire: Wire) -> None:
         self._wires.discard(wire)
@@ -221,13 +222,18 @@ class Link:
 
     def _connect(self) -> None:
         """See to it that somebody connects, unless somebody does or there are enough connections."""
-        self._asked = True
-        if not self._connecting and len(self._wires) < self._settings.connections:
-            try:
-                Thread(target=self._keep_connecting, name="penstock-connect", daemon=True).start()
-            except RuntimeError:  # the system has no thread left, or the interpreter is about to end
+        with self._lock:
+            self._asked = True
+            if self._connecting or len(self._wires) >= self._settings.connections:
                 return
             self._connecting = True
+        try:  # without the lock: an interrupt may leave a caller stuck in `start`, but nobody else
+            Thread(target=self._keep_connecting, name="penstock-connect", daemon=True).start()
+        except BaseException as error:
+            with self._lock:
+                self._connecting = False
+            if not isinstance(error, RuntimeError):  # no thread is left, or the interpreter is about to end
+                raise
 
     def _keep_connecting(self) -> None:
         """Connect as long as callers wait for it."""
