@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import hiredis
 
 from penstock.clock import Micros
 from penstock.model import Failed
-from penstock.stores.redis.dialing import DialError, dial_async
-from penstock.stores.redis.link import FIRST_PAUSE, LONGEST_PAUSE, NoAnswer, named
-from penstock.stores.redis.replies import NOSCRIPT, not_sent, unanswered
+from penstock.stores.redis.dialing import dial_async, named, refusal
+from penstock.stores.redis.link import FIRST_PAUSE, LOADING, LONGEST_PAUSE, NoAnswer
+from penstock.stores.redis.replies import failed_by, not_sent, unanswered
 from penstock.stores.redis.settings import Settings
-from penstock.stores.redis.talk import Talk
+from penstock.stores.redis.talk import LOADS, Talk, is_unknown
 
 OVERDUE = 1.0
 """Seconds after its deadline at which an answer is no longer waited for, and the connection given up."""
@@ -34,14 +34,14 @@ Heard = Callable[[Any], None]
 
 
 class Sent:
-    """A question on its way: whom to tell its answer, and the timer that tells otherwise."""
+    """A question on its way: whom to tell its answer, until when, and the timer that tells otherwise."""
 
-    __slots__ = ("again", "heard", "packed", "timer")
+    __slots__ = ("due", "heard", "loads", "packed", "timer")
 
-    def __init__(self, packed: bytes, heard: Heard | None) -> None:
-        self.packed, self.heard = packed, heard
+    def __init__(self, packed: bytes, heard: Heard | None, due: float = 0.0) -> None:
+        self.packed, self.heard, self.due = packed, heard, due
         self.timer: asyncio.TimerHandle | None = None
-        self.again = False
+        self.loads = 0  # how often the script was loaded for it
 
     def tell(self, answer: Any) -> None:
         """Tell whoever asked, unless that was done before."""
@@ -55,12 +55,13 @@ class Sent:
 class Wire(asyncio.Protocol):
     """One connection, pipelined."""
 
-    def __init__(self, writer: asyncio.StreamWriter, load: bytes, lost: Callable[[Wire], None]) -> None:
-        self._writer, self._load, self._lost = writer, load, lost  # a writer that is forgotten closes its transport
+    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, lost: Callable[[Wire], None]) -> None:
+        self._writer, self._talk, self._lost = writer, talk, lost  # a writer that is forgotten closes its transport
         self._transport = writer.transport
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
         self._outstanding: deque[Sent] = deque()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, sent: Sent) -> None:
         self._outstanding.append(sent)
@@ -68,28 +69,32 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            if not self._outstanding:  # an answer that nobody asked for: whose are the others?
-                self.abort()
-                return
-            self._answered(self._outstanding.popleft(), reply)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                self._answered(self._outstanding.popleft(), reply)
+        except (hiredis.ProtocolError, IndexError):  # nonsense, or an answer that nobody asked for: whose are the rest?
+            self.abort()
 
     def _answered(self, sent: Sent, reply: Any) -> None:
-        unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT)
-        if unknown and not sent.again and sent.heard is not None:
-            sent.again = True
-            self.send(Sent(self._load, None))
+        if is_unknown(reply) and sent.heard is not None and sent.loads < LOADS:
+            sent.loads += 1
+            self.send(Sent(self._talk.load, None))
             self.send(sent)
         else:
             sent.tell(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
+        why = "closed by the server" if error is None else named(error)
         outstanding, self._outstanding = self._outstanding, deque()
         for sent in outstanding:
-            sent.tell(error or ConnectionResetError("closed by the server"))
+            sent.tell(unanswered(f"the connection broke ({why})", self._talk.place))
 
     def abort(self) -> None:
+        """Give it up; what is asked from now on goes elsewhere."""
+        self._lost(self)
         self._transport.abort()
 
 
@@ -101,71 +106,70 @@ class AsyncLink:
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._connector: asyncio.Task[None] | None = None
-        self._waiting: deque[tuple[Sent, Micros]] = deque()  # questions for which there is no connection yet
-        self._unreachable: Failed | None = None
+        self._waiting: dict[Sent, None] = {}  # questions for which there is no connection yet, in order
+        self._unreachable: Failed | None = None  # as long as somebody goes on trying
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._closed = False
+        self._end: AsyncIterator[None] | None = None
 
     def ask(self, packed: bytes, deadline: Micros, heard: Heard) -> None:
         """Send a question; `heard` is called with its answer: a reply, or `Failed`."""
-        sent = Sent(packed, heard)
-        if self._closed:
+        sent = Sent(packed, heard, self._loop.time() + deadline / 1_000_000)
+        if self._wire is not None:
+            self._send(self._wire, sent)
+        elif self._closed:
             sent.tell(not_sent("the store is closed", self.place, transient=False))
-        elif self._wire is not None:
-            self._send(sent, deadline)
         else:
             self._asked = True
-            self._connect()
             if self._unreachable is not None:
                 sent.tell(self._unreachable)
-            else:
-                self._waiting.append((sent, deadline))
-                sent.timer = self._loop.call_later(deadline / 1_000_000, self._not_ready, sent)
+                return
+            self._waiting[sent] = None
+            sent.timer = self._loop.call_at(sent.due, self._not_ready, sent)
+            if self._connector is None:
+                self._connector = self._loop.create_task(self._keep_connecting())
 
-    def close(self) -> None:
+    def shut(self) -> None:
+        """Tell all who wait, and give up the connection."""
         self._closed = True
         if self._connector is not None:
             self._connector.cancel()
         if self._wire is not None:
             self._wire.abort()
-        for sent, _ in self._waiting:
-            sent.tell(not_sent("the store is closed", self.place, transient=False))
-        self._waiting.clear()
+        self._tell_all(not_sent("the store is closed", self.place, transient=False))
 
-    def _send(self, sent: Sent, deadline: Micros) -> None:
-        wire = self._wire
-        assert wire is not None  # noqa: S101  whoever calls has seen it
-        tell = sent.heard
+    async def close(self) -> None:
+        """The same, and wait until nothing is left of it."""
+        connector, wire = self._connector, self._wire
+        self.shut()
+        if connector is not None:
+            await asyncio.wait([connector])
+        if wire is not None:
+            await wire.gone
 
-        def heard(answer: Any) -> None:
-            if tell is not None:
-                tell(self._lost_on_the_way(answer) if isinstance(answer, OSError) else answer)
-
-        sent.heard = heard
+    def _send(self, wire: Wire, sent: Sent) -> None:
         if sent.timer is not None:
             sent.timer.cancel()
-        sent.timer = self._loop.call_later(deadline / 1_000_000, self._overdue, wire, sent, deadline)
+        sent.timer = self._loop.call_at(sent.due, self._overdue, wire, sent)
         wire.send(sent)
 
-    def _lost_on_the_way(self, error: OSError) -> Failed:
-        return unanswered(f"the connection broke ({named(error)})", self.place)
-
-    def _overdue(self, wire: Wire, sent: Sent, deadline: Micros) -> None:
+    def _overdue(self, wire: Wire, sent: Sent) -> None:
         """Tell the caller; the answer may still come, and is then dropped. If it does not, the connection is dead."""
         heard, sent.heard = sent.heard, None
         sent.timer = self._loop.call_later(OVERDUE, wire.abort)
         if heard is not None:
-            heard(unanswered(f"no answer within {deadline / 1000:g} ms", self.place))
+            heard(unanswered("no answer within the deadline", self.place))
 
     def _not_ready(self, sent: Sent) -> None:
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not sent)
+        del self._waiting[sent]
         sent.tell(not_sent("no connection was ready in time", self.place))
 
-    # The connector
+    def _tell_all(self, why: Failed) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for sent in waiting:
+            sent.tell(why)
 
-    def _connect(self) -> None:
-        if self._connector is None:
-            self._connector = self._loop.create_task(self._keep_connecting())
+    # The connector
 
     async def _keep_connecting(self) -> None:
         """Connect, and try again as long as somebody asks meanwhile."""
@@ -175,38 +179,48 @@ class AsyncLink:
                 self._asked = False
                 try:
                     await self._dial()
-                except (*DialError, NoAnswer) as error:
-                    self._fail(error)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                except Exception as error:  # a caller's own credential provider may raise anything
+                    self._unreachable = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
+                    self._tell_all(self._unreachable)
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
                     pause = min(pause * 2, LONGEST_PAUSE)
-                    self._asked = self._asked or pause < LONGEST_PAUSE
         finally:
-            self._connector = None
+            self._connector = self._unreachable = None  # whoever asks next waits for what a new attempt brings
 
     async def _dial(self) -> None:
-        wire = Wire(await dial_async(self._settings), self._talk.load, self._lost)
-        (loaded,) = await self._ask_all(wire, [self._talk.load])
-        if isinstance(loaded, Exception):
+        wire = Wire(await dial_async(self._settings), self._talk, self._lost)
+        try:
+            (loaded,) = await self._ask_all(wire, [self._talk.load])
+            if isinstance(loaded, hiredis.ReplyError):
+                loaded = failed_by(loaded, self.place)
+            if isinstance(loaded, Failed):
+                raise NoAnswer(loaded._replace(charged="no"))
+            if self._talk.checks:
+                self._talk.checked(await self._ask_all(wire, self._talk.checks))
+        except BaseException:
             wire.abort()
-            raise NoAnswer(not_sent(f"the script cannot be loaded ({loaded})", self.place))
-        if self._talk.checks:
-            self._talk.checked(await self._ask_all(wire, self._talk.checks))
+            raise
         self._wire, self._unreachable = wire, None
-        while self._waiting:
-            self._send(*self._waiting.popleft())
+        self._end = self._at_the_end_of_the_loop(wire)
+        await anext(self._end)
+        waiting, self._waiting = self._waiting, {}
+        for sent in waiting:
+            self._send(wire, sent)
+
+    async def _at_the_end_of_the_loop(self, wire: Wire) -> AsyncIterator[None]:
+        """`asyncio.run` ends generators before it closes a loop: then the connection of a forgotten store goes."""
+        try:
+            yield
+        finally:
+            wire.abort()
 
     async def _ask_all(self, wire: Wire, questions: Sequence[bytes]) -> list[Any]:
-        answers: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in questions]
-        for question, answer in zip(questions, answers, strict=True):
-            wire.send(Sent(question, answer.set_result))
-        return await asyncio.wait_for(asyncio.gather(*answers), 5)
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        for question in questions:
+            wire.send(Sent(question, answers.put_nowait))
+        async with asyncio.timeout(LOADING):
+            return [await answers.get() for _ in questions]
 
     def _lost(self, wire: Wire) -> None:
         if self._wire is wire:
             self._wire = None
-
-    def _fail(self, error: Exception) -> None:
-        why = error.failed if isinstance(error, NoAnswer) else not_sent(f"cannot connect ({named(error)})", self.place)
-        self._unreachable = why
-        while self._waiting:
-            self._waiting.popleft()[0].tell(why)

@@ -16,8 +16,11 @@ import redis.asyncio.connection as aio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
+from penstock.model import Failed
+from penstock.stores.redis.replies import FORBIDDEN, not_sent
 from penstock.stores.redis.settings import Settings
 
 CONNECT_TIMEOUT = 5.0
@@ -33,9 +36,6 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
     "unix": aio.UnixDomainSocketConnection,
 }
 
-DialError = (redis.RedisError, OSError, ValueError, TypeError)
-"""What connecting may raise: the network's errors, the server's, and settings that redis-py does not understand."""
-
 
 def dial(settings: Settings) -> tuple[AbstractConnection, socket.socket]:
     """A connection that is ready for use, and its socket."""
@@ -47,10 +47,33 @@ def dial(settings: Settings) -> tuple[AbstractConnection, socket.socket]:
 async def dial_async(settings: Settings) -> asyncio.StreamWriter:
     """The writer of a connection that is ready for use: its transport is the caller's from now on."""
     connection: Any = ASYNCIO[settings.kind](**_arguments(settings), retry=AsyncRetry(NoBackoff(), 0))
-    await connection.connect()
+    try:
+        await connection.connect()
+    except BaseException:
+        if connection._writer is not None:  # cancelled half-way, which redis-py leaves to whoever finds it
+            connection._writer.transport.abort()
+            connection._writer = connection._reader = None
+        raise
     writer: asyncio.StreamWriter = connection._writer
     connection._writer = connection._reader = None  # redis-py would close what it takes for forgotten
     return writer
+
+
+def refusal(error: Exception, place: str) -> Failed:
+    """Why there is no connection. Whatever a server quotes is left out: a user's name, a password."""
+    if isinstance(error, redis.AuthenticationError):  # it comes without its code
+        why = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
+        return not_sent(FORBIDDEN[why], place, transient=False)
+    if isinstance(error, NoPermissionError):
+        return not_sent(FORBIDDEN["NOPERM"], place, transient=False)
+    cause = error.__cause__ or error.__context__
+    what = cause if isinstance(error, redis.RedisError) and isinstance(cause, OSError) else error
+    return not_sent(f"cannot connect ({named(what)})", place)
+
+
+def named(error: BaseException) -> str:
+    """What went wrong, without what the error may quote."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Callers never connect. A passing thread, the connector, does so in the background when there are more callers than
 connections; a caller takes a connection that is ready, or waits for one as long as its deadline allows. While the
-server cannot be reached callers are told so at once, and the connector tries again, less and less often.
+server cannot be reached callers are told so at once, and the connector tries again, less and less often, as long as
+anybody asks.
 
 A question is sent at most once, unless the server says that it did not know the script. A connection on which an answer
 is outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
@@ -10,13 +11,14 @@ is outstanding is never used again: it is closed, so that nobody can receive the
 
 from __future__ import annotations
 
+import _thread
 import errno
 import math
 import os
 import random
 import select
 import ssl
-from threading import Condition, Thread
+from threading import Event, Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -24,12 +26,15 @@ import hiredis
 
 from penstock.clock import Micros, monotonic
 from penstock.model import Failed
-from penstock.stores.redis.dialing import DialError, dial
-from penstock.stores.redis.replies import NOSCRIPT, not_sent, unanswered
+from penstock.stores.redis.dialing import dial, named, refusal
+from penstock.stores.redis.replies import failed_by, not_sent, unanswered
 from penstock.stores.redis.settings import Settings
-from penstock.stores.redis.talk import Talk
+from penstock.stores.redis.talk import LOADS, Talk, is_unknown
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+LOADING = 5.0
+"""Seconds within which a server must have loaded the script before it counts as unreachable."""
+
 CHUNK = 65_536
 
 
@@ -42,7 +47,7 @@ class NoAnswer(Exception):
 
 
 class Wire:
-    """One connection: a question at a time. Its socket never blocks; `poll` waits, which spares the system a call."""
+    """One connection: a question at a time. Its socket never blocks; what waits is `poll`: one system call less."""
 
     def __init__(self, settings: Settings) -> None:
         self._connection, self._socket = dial(settings)  # what redis-py made must live as long as its socket
@@ -64,7 +69,7 @@ class Wire:
 
     def is_open(self) -> bool:
         """Whether the server has not hung up since its last answer: nothing is outstanding, so nothing may be there."""
-        return not self._readable.poll(0)
+        return not (self._reader.has_data() or self._readable.poll(0))
 
     def close(self) -> None:
         self._socket.close()
@@ -112,12 +117,14 @@ class Link:
 
     def _begin(self) -> None:
         """Everything that must be made anew in a forked child."""
-        self._changed = Condition()
+        self._lock = Lock()
+        self._ended = Event()
+        self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
         self._ready: list[Wire] = []
-        self._open = 0  # connections that are ready or in use, and the one that is being made
-        self._waiting = 0
+        self._turns: list[Lock] = []  # of callers who wait: released when it is worth looking again
         self._connecting = False
-        self._unreachable: Failed | None = None  # why the last attempt to connect failed
+        self._asked = False  # whether anybody asked since the last attempt to connect
+        self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
     def call(self, packed: bytes, deadline: Micros) -> Any:
         """The server's reply, within `deadline` microseconds. Raises `NoAnswer`."""
@@ -125,31 +132,44 @@ class Link:
         wire = self._take(until)
         try:
             reply = wire.ask(packed, until)
-            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT):
-                loaded = wire.ask(self._talk.load, until)
-                reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(packed, until)
+            if is_unknown(reply):
+                reply = self._load_and_ask(wire, packed, until)
         except BaseException as error:  # whatever happened, an answer may be outstanding
             self._drop(wire)
             if isinstance(error, TimeoutError):
                 raise NoAnswer(unanswered(f"no answer within {deadline / 1000:g} ms", self.place)) from None
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | hiredis.ProtocolError):
                 raise NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place)) from None
             raise
         self._give_back(wire)
         return reply
 
+    def _load_and_ask(self, wire: Wire, packed: bytes, until: float) -> Any:
+        """The reply to a question after the script has been loaded; again, if it was forgotten in between."""
+        reply, loads = None, 0
+        while loads < LOADS and (reply is None or is_unknown(reply)):
+            loaded = wire.ask(self._talk.load, until)
+            reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(packed, until)
+            loads += 1
+        return reply
+
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
+            self._ended.set()
             ready, self._ready = self._ready, []
-            self._changed.notify_all()
+            self._wake_all()
         for wire in ready:
             wire.close()
 
     def _take(self, until: float) -> Wire:
-        """A connection that is ready; the last one given back, so that surplus ones stay idle."""
-        with self._changed:
-            while True:
+        """A connection that is ready; the last one given back, so that surplus ones stay idle.
+
+        Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
+        the lock and having it again: then it would be released for somebody else.
+        """
+        while True:
+            with self._lock:
                 if self._closed:
                     raise NoAnswer(not_sent("the store is closed", self.place, transient=False))
                 while self._ready:
@@ -157,42 +177,64 @@ class Link:
                     if wire.is_open():
                         return wire
                     self._forget(wire)
-                if self._unreachable is not None:
-                    self._connect()
+                if self._unreachable is not None and not self._wires:
+                    self._asked = True
                     raise NoAnswer(self._unreachable)
-                self._waiting += 1
-                try:
-                    self._connect()
-                    if not self._changed.wait(until - monotonic()) and not self._ready:
-                        raise NoAnswer(not_sent("no connection was ready in time", self.place))
-                finally:
-                    self._waiting -= 1
+                turn = Lock()
+                turn.acquire()
+                self._turns.append(turn)
+            self._await(turn, until)
+
+    def _await(self, turn: Lock, until: float) -> None:
+        """Wait until it is worth looking again."""
+        try:
+            self._connect()
+            if turn.acquire(timeout=max(0.0, until - monotonic())):
+                return
+            with self._lock:
+                if turn in self._turns and not self._ready:
+                    raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
+        finally:
+            with self._lock:
+                if turn in self._turns:
+                    self._turns.remove(turn)
 
     def _give_back(self, wire: Wire) -> None:
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._ready.append(wire)
-                self._changed.notify()
+                if self._turns:
+                    self._turns.pop(0).release()
                 return
         wire.close()
 
     def _drop(self, wire: Wire) -> None:
-        with self._changed:
+        with self._lock:
             self._forget(wire)
-            if self._waiting:
-                self._connect()
+            awaited = bool(self._turns)
+        if awaited:
+            self._connect()
 
     def _forget(self, wire: Wire) -> None:
-        self._open -= 1
+        self._wires.discard(wire)
         wire.close()
 
     # The connector
 
     def _connect(self) -> None:
         """See to it that somebody connects, unless somebody does or there are enough connections."""
-        if not self._connecting and self._open < self._settings.connections:
+        with self._lock:
+            self._asked = True
+            if self._connecting or len(self._wires) >= self._settings.connections:
+                return
             self._connecting = True
-            Thread(target=self._keep_connecting, name="penstock-connect", daemon=True).start()
+        try:  # not threading.Thread: its `start` waits for the thread, and an interrupt then leaves the caller stuck
+            _thread.start_new_thread(self._keep_connecting, ())
+        except BaseException as error:
+            with self._lock:
+                self._connecting = False
+            if not isinstance(error, RuntimeError):  # no thread is left, or the interpreter is about to end
+                raise
 
     def _keep_connecting(self) -> None:
         """Connect as long as callers wait for it."""
@@ -200,47 +242,50 @@ class Link:
         while self._is_wanted():
             try:
                 wire = self._dial()
-            except (*DialError, NoAnswer) as error:
+            except Exception as error:  # a caller's own credential provider may raise anything
                 self._fail(error)
-                with self._changed:
-                    if self._closed:
-                        break
-                    self._changed.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                self._ended.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
-            with self._changed:
+            with self._lock:
                 self._unreachable = None
-                self._open += 1
+                self._wires.add(wire)
             self._give_back(wire)
 
     def _is_wanted(self) -> bool:
-        with self._changed:
-            few = self._open < self._settings.connections
-            wanted = self._unreachable is not None or self._waiting > len(self._ready)
+        with self._lock:
+            few = len(self._wires) < self._settings.connections
+            wanted = len(self._turns) > len(self._ready) if self._unreachable is None else self._asked
+            self._asked = False
             self._connecting = few and wanted and not self._closed
+            if not self._connecting:
+                self._unreachable = None  # whoever asks next waits for what a new attempt brings
             return self._connecting
 
     def _dial(self) -> Wire:
         wire = Wire(self._settings)
-        loaded = wire.ask(self._talk.load, monotonic() + 5)
-        if isinstance(loaded, hiredis.ReplyError):
+        try:
+            loaded = wire.ask(self._talk.load, monotonic() + LOADING)
+            if isinstance(loaded, hiredis.ReplyError):
+                raise NoAnswer(failed_by(loaded, self.place)._replace(charged="no"))
+            if self._talk.checks:
+                self._talk.checked([wire.ask(question, monotonic() + LOADING) for question in self._talk.checks])
+        except BaseException:
             wire.close()
-            raise NoAnswer(not_sent(f"the script cannot be loaded ({loaded})", self.place))
-        if self._talk.checks:
-            self._talk.checked([wire.ask(question, monotonic() + 5) for question in self._talk.checks])
+            raise
         return wire
 
     def _fail(self, error: Exception) -> None:
-        why = error.failed if isinstance(error, NoAnswer) else not_sent(f"cannot connect ({named(error)})", self.place)
-        with self._changed:
+        why = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
+        with self._lock:
             self._unreachable = why
-            self._changed.notify_all()
+            self._wake_all()
 
-
-def named(error: BaseException) -> str:
-    """What went wrong, without what the error may quote: a password, a user's name."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    def _wake_all(self) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            turn.release()
 
 
 _alive: WeakSet[Link] = WeakSet()
@@ -249,7 +294,7 @@ _alive: WeakSet[Link] = WeakSet()
 def _after_fork_in_child() -> None:
     """The child shares its parent's sockets: it leaves them alone, and connects for itself."""
     for link in list(_alive):
-        for wire in link._ready:
+        for wire in list(link._wires):
             wire.close()
         link._begin()
 

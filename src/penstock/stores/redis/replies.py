@@ -14,18 +14,34 @@ REFUSED = {
     "MASTERDOWN": "the replica has lost its primary",
     "MISCONF": "the server cannot save, and therefore refuses writes",
     "NOREPLICAS": "too few replicas are up to date",
+    "NOSCRIPT": "the server forgets scripts faster than they can be loaded",
     "OOM": "the server is out of memory (noeviction and a larger maxmemory are recommended)",
     "READONLY": "the server is a replica",
     "TRYAGAIN": "slots are being moved",
 }
 """Errors that a server raises before a script begins, and that pass."""
 
+COMMANDS = (
+    *("time", "get", "set", "del", "pexpire", "zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore"),
+    *("zremrangebyrank", "zremrangebyscore"),
+)
+"""What the script calls. A server checks the rights of whoever runs a script for each of them."""
+
+RIGHTS = " ".join(f"+{command}" for command in ("evalsha", "script|load", *COMMANDS))
+"""What the ACL must allow, beside the keys with our prefix."""
+
 FORBIDDEN = {
     "NOAUTH": "the server wants a password",
-    "NOPERM": "the user may not do this (expected +evalsha +script|load, and the key prefix)",
+    "NOPERM": f"the user may not do this (expected {RIGHTS}, and the key prefix)",
     "WRONGPASS": "wrong user name or password",
 }
 """Errors that a server raises before a script begins, and that stay until somebody does something about them."""
+
+WITHIN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+"""How servers begin to say, behind ERR, that the user lacks a right which the script needs: Valkey, Redis."""
+
+UNAUTHENTICATED = "Protocol error: unauthenticated"
+"""How Redis puts it when somebody who has not said a password sends something as long as our script."""
 
 MAX_TEXT = 200
 
@@ -33,12 +49,13 @@ MAX_TEXT = 200
 def failed_by(reply: Exception, place: str) -> Failed:
     """What an error that `place` answered with means for every operation of the call."""
     text = str(reply)[:MAX_TEXT]
-    code = text.partition(" ")[0]
+    code = "NOAUTH" if UNAUTHENTICATED in text else text.partition(" ")[0]
     if code in REFUSED:
         return Failed(StoreError(f"redis at {place}: {REFUSED[code]} ({text})", transient=True), "no")
     if code in FORBIDDEN:
         return Failed(StoreError(f"redis at {place}: {FORBIDDEN[code]} ({text})", transient=False), "no")
-    return Failed(StoreError(f"redis at {place}: {text}", transient=False), "unknown")
+    why = f"{FORBIDDEN['NOPERM']} ({text})" if text.removeprefix("ERR ").startswith(WITHIN_SCRIPT) else text
+    return Failed(StoreError(f"redis at {place}: {why}", transient=False), "unknown")
 
 
 def not_sent(why: str, place: str, *, transient: bool = True) -> Failed:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from threading import Lock
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
 
 from penstock.clock import Clock, Micros
 from penstock.model import Failed, Key, Op, Outcome, check_key
@@ -104,7 +103,7 @@ class Asked:
 
     def without_those_who_left(self) -> Asked:
         """The same without callers that were cancelled before anything was sent."""
-        if not any(asker.done() for asker, _, _ in self.askers):
+        if not any([asker.done() for asker, _, _ in self.askers]):  # noqa: C419  a generator costs more
             return self
         left = Asked()
         for asker, first, last in self.askers:
@@ -141,16 +140,29 @@ class LoopStore:
 
     def _send(self, asked: Asked, deadline: Micros) -> None:
         asked = asked.without_those_who_left()
-        if asked.ops:
-            self._put(asked, self._talk.ask(asked.ops), deadline)
+        if not asked.ops:
+            return
+        try:
+            question = self._talk.ask(asked.ops)
+        except Exception as error:  # one caller's nonsense must not leave the others without an answer
+            self._send_each(asked, deadline, error)
+        else:
+            self._put(asked, question, deadline)
 
-    def _put(self, asked: Asked, question: Question, deadline: Micros, *, again: bool = False) -> None:
+    def _send_each(self, asked: Asked, deadline: Micros, error: Exception) -> None:
+        """One by one what could not be asked together; who is to blame is told."""
+        if len(asked.askers) == 1:
+            asked.askers[0][0].set_exception(error)
+            return
+        for asker, first, last in asked.askers:
+            alone = Asked()
+            alone.add(asked.ops[first:last], asker)
+            self._send(alone, deadline)
+
+    def _put(self, asked: Asked, question: Question, deadline: Micros) -> None:
         def heard(answer: Any) -> None:
-            if isinstance(answer, Failed):
-                asked.tell([answer] * len(question.ops))
-                return
-            outcomes, stale, now = self._talk.read(question, answer)
-            if stale and not again:  # our clock and the server's differ: plan those again by the server's
+            outcomes, stale, now = self._read(question, answer)
+            if stale:  # our clock and the server's differ: plan those again by the server's
                 self._ask_again(asked, outcomes, stale, now, deadline)
             else:
                 asked.tell(outcomes)
@@ -163,12 +175,16 @@ class LoopStore:
         question = self._talk.ask([asked.ops[position] for position in stale], now)
 
         def heard(answer: Any) -> None:
-            fresh = [answer] * len(stale) if isinstance(answer, Failed) else self._talk.read(question, answer)[0]
-            for position, outcome in zip(stale, fresh, strict=True):
+            for position, outcome in zip(stale, self._read(question, answer)[0], strict=True):
                 outcomes[position] = outcome
             asked.tell(outcomes)
 
         self.link.ask(question.packed, deadline, heard)
+
+    def _read(self, question: Question, answer: Any) -> tuple[list[Outcome], list[int], Micros]:
+        if isinstance(answer, Failed):
+            return [answer] * len(question.ops), [], 0
+        return self._talk.read(question, answer)
 
 
 async def _ask_in_portions(here: LoopStore, ops: Sequence[Op], deadline: Micros) -> list[Outcome]:
@@ -195,8 +211,8 @@ class AsyncRedisStore:
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
         self.settings = settings
         self.talk = Talk(settings, clock)
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopStore] = WeakKeyDictionary()
-        self._lock = Lock()
+        self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
+        self._closed = False
 
     def where(self, key: Key, quota: str | Quota) -> list[str]:
         """The names under which the counters of `key` are stored, for whoever looks into the database."""
@@ -211,14 +227,25 @@ class AsyncRedisStore:
         loop = asyncio.get_running_loop()
         here = self._loops.get(loop)
         if here is None:
-            with self._lock:
-                here = self._loops.setdefault(loop, LoopStore(self.settings, self.talk))
+            self._forget_ended()
+            here = self._loops[loop] = LoopStore(self.settings, self.talk)
+            if self._closed:
+                here.link.shut()
         return here
 
+    def _forget_ended(self) -> None:
+        for loop in list(self._loops):
+            if loop.is_closed():
+                self._loops.pop(loop, None)
+
     async def close(self) -> None:
-        """Close the connections of this event loop, and of loops that have ended."""
-        for loop, here in list(self._loops.items()):
-            if loop is asyncio.get_running_loop() or loop.is_closed():
-                here.link.close()
-            else:
-                loop.call_soon_threadsafe(here.link.close)
+        """Close the connections of all event loops; those of this one are closed when it returns."""
+        self._closed = True
+        self._forget_ended()
+        here = self._loops.get(asyncio.get_running_loop())
+        for loop, elsewhere in list(self._loops.items()):
+            if elsewhere is not here:
+                with suppress(RuntimeError):  # it has ended since we looked
+                    loop.call_soon_threadsafe(elsewhere.link.shut)
+        if here is not None:
+            await here.link.close()

@@ -17,12 +17,15 @@ from penstock.clock import Clock, Micros, SystemClock
 from penstock.model import Op, Outcome
 from penstock.stores.redis.checks import QUESTIONS, findings
 from penstock.stores.redis.plan import Call, Planner
-from penstock.stores.redis.replies import failed_by
+from penstock.stores.redis.replies import NOSCRIPT, failed_by, unanswered
 from penstock.stores.redis.script import SCRIPT, script_with_injected_time
 from penstock.stores.redis.settings import Settings
 
 MAX_OPS = 128
 """How many operations go into one script call at most: while it runs, the server serves nobody else."""
+
+LOADS = 5
+"""How often the script is loaded for one question at most: somebody may flush scripts all the while."""
 
 log = logging.getLogger("penstock.redis")
 
@@ -65,9 +68,11 @@ class Talk:
         if isinstance(reply, Exception):
             failed = failed_by(reply, self.place)
             return [failed] * len(question.ops), [], 0
-        if not isinstance(reply, bytes):
-            raise TypeError(f"the script answered with {type(reply).__name__}")
-        outcomes, stale, now, corrupt = self._planner.read(question.ops, question.call, reply)
+        try:
+            outcomes, stale, now, corrupt = self._planner.read(question.ops, question.call, reply)  # type: ignore[arg-type]
+        except Exception:  # whoever it was that answered, callers wait for an outcome
+            log.exception("redis at %s: an answer that means nothing", self.place)
+            return [unanswered("an answer that means nothing", self.place)] * len(question.ops), [], 0
         if corrupt:
             self.corrupt += corrupt
             log.warning("redis at %s: %d stored values were damaged and have been replaced", self.place, corrupt)
@@ -79,6 +84,11 @@ class Talk:
         self.findings = findings(answers)
         for finding in self.findings:
             log.warning("redis at %s: %s", self.place, finding)
+
+
+def is_unknown(reply: object) -> bool:
+    """Whether the server does not know the script, and so has done nothing."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT)
 
 
 def _packed(*words: bytes | int) -> bytes:

@@ -1,0 +1,77 @@
+"""What servers say instead of an answer: may it succeed later, was it charged?"""
+
+import re
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from penstock.stores.redis.replies import COMMANDS, RIGHTS, failed_by
+from penstock.stores.redis.script import SCRIPT
+
+REFUSALS = (
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "CLUSTERDOWN The cluster is down",
+    "LOADING Redis is loading the dataset in memory",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "NOREPLICAS Not enough good replicas to write.",
+    "NOSCRIPT No matching script. Please use EVAL.",
+    "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+    "READONLY You can't write against a read only replica.",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+)
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_a_refusal_before_the_script_passes_and_charged_nothing(text: str) -> None:
+    failed = failed_by(hiredis.ReplyError(text), "here:6379")
+    assert (failed.error.transient, failed.charged) == (True, "no")
+    assert str(failed.error).startswith("redis at here:6379: ")
+    assert text in str(failed.error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NOAUTH Authentication required.",
+        "ERR Protocol error: unauthenticated bulk length",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+    ],
+)
+def test_a_lack_of_rights_stays_and_charged_nothing(text: str) -> None:
+    failed = failed_by(hiredis.ReplyError(text), "here:6379")
+    assert (failed.error.transient, failed.charged) == (False, "no")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERR ACL failure in script: User app has no permissions to run the 'zadd' command script: on @user_script:2.",
+        "ERR The user executing the script can't run this command or subcommand script: 6ea2, on @user_script:2.",
+    ],
+)
+def test_a_lack_of_rights_within_the_script_names_all_that_are_needed(text: str) -> None:
+    """It may have written something before that."""
+    failed = failed_by(hiredis.ReplyError(text), "here:6379")
+    assert (failed.error.transient, failed.charged) == (False, "unknown")
+    assert "+evalsha +script|load +time +get" in str(failed.error)
+
+
+def test_what_nobody_foresaw_may_have_charged() -> None:
+    failed = failed_by(hiredis.ReplyError("ERR Error running script: " + "x" * 1_000), "here:6379")
+    assert (failed.error.transient, failed.charged) == (False, "unknown")
+    assert len(str(failed.error)) < 300
+
+
+def test_the_rights_named_are_those_the_script_needs() -> None:
+    called = re.findall(rb"\b(?:call|query|pcall)\('([A-Z]+)'", SCRIPT.text)
+    assert {name.decode().lower() for name in called} == set(COMMANDS)
+
+
+def test_the_documentation_grants_what_the_script_needs_and_no_more() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "redis.md").read_text(encoding="utf-8")
+    granted = re.search(r"ACL SETUSER.*?-@all (.*?)```", page, re.DOTALL)
+    assert granted is not None
+    assert sorted(re.findall(r"\+\S+", granted.group(1))) == sorted(RIGHTS.split())
