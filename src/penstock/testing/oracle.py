@@ -120,7 +120,7 @@ class Oracle:
         charged = Charged(
             tuple(ask for ask, _ in charges),
             tuple(entry for _, entry in charges),
-            max(ask.cost for ask in asks),
+            max((ask.cost for ask in (asks if has_id else [ask for ask, _ in charges])), default=0),
             has_id,
             now + max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks)),
         )
