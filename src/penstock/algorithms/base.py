@@ -11,7 +11,8 @@ All algorithms keep these promises, and the conformance kit checks them:
 - `retry_after` is sufficient and minimal: nobody else coming, the ask passes then and not a microsecond earlier.
 - Time going back admits no more than time standing still. State that lies ahead of now by more than one period
   (buckets: by more than a full burst) can only come from a clock that was stepped; it is pulled back to now, which
-  costs at most one extra budget and leaves no refusal longer than one period.
+  costs at most one extra budget. What lies ahead by less stands still until time has caught up, so no refusal lasts
+  longer than its ordinary wait and one period.
 - Dropping a counter's state from `expiry` on changes no answer; dropping it earlier gives away at most one budget.
 """
 
