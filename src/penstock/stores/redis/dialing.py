@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import redis
 import redis.asyncio.connection as aio
@@ -37,11 +37,13 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
 }
 
 
-def dial(settings: Settings) -> tuple[AbstractConnection, socket.socket]:
-    """A connection that is ready for use, and its socket."""
-    connection = BLOCKING[settings.kind](**_arguments(settings), retry=Retry(NoBackoff(), 0))
-    connection.connect()  # type: ignore[no-untyped-call]
-    return connection, cast("Any", connection)._sock
+def dial(settings: Settings) -> socket.socket:
+    """The socket of a connection that is ready for use; it is the caller's from now on."""
+    connection: Any = BLOCKING[settings.kind](**_arguments(settings), retry=Retry(NoBackoff(), 0))
+    connection.connect()
+    dialed: socket.socket = connection._sock
+    connection._sock = None  # redis-py would close what it takes for forgotten
+    return dialed
 
 
 async def dial_async(settings: Settings) -> asyncio.StreamWriter:

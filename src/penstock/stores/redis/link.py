@@ -18,9 +18,11 @@ import os
 import random
 import select
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Lock
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import hiredis
 
@@ -34,6 +36,9 @@ from penstock.stores.redis.talk import LOADS, Talk, is_unknown
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LOADING = 5.0
 """Seconds within which a server must have loaded the script before it counts as unreachable."""
+
+LOOK_AGAIN = 0.5
+"""Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
 
 CHUNK = 65_536
 
@@ -50,7 +55,7 @@ class Wire:
     """One connection: a question at a time. Its socket never blocks; what waits is `poll`: one system call less."""
 
     def __init__(self, settings: Settings) -> None:
-        self._connection, self._socket = dial(settings)  # what redis-py made must live as long as its socket
+        self._socket = dial(settings)
         self._socket.setblocking(False)
         self._pending = getattr(self._socket, "pending", lambda: 0)  # what TLS has read already
         self._reader = hiredis.Reader()
@@ -73,6 +78,11 @@ class Wire:
 
     def close(self) -> None:
         self._socket.close()
+
+    def __del__(self) -> None:
+        """An interrupt may lose one."""
+        if hasattr(self, "_socket"):
+            self.close()
 
     def _send(self, packed: bytes, until: float) -> None:
         left = memoryview(packed)
@@ -106,8 +116,22 @@ def _wait(event: select.poll, until: float) -> None:
         raise TimeoutError
 
 
+class Token:
+    """Whoever holds it is at work; when he is gone, for whatever reason, so is it."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _nobody() -> None:
+    """What a reference to somebody who is gone says."""
+
+
 class Link:
-    """Connections to one server, shared by threads."""
+    """Connections to one server, shared by threads.
+
+    An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
+    references: a connection, a turn, the connector's token are gone with whoever held them.
+    """
 
     def __init__(self, settings: Settings, talk: Talk) -> None:
         self._settings, self._talk, self.place = settings, talk, settings.place
@@ -121,8 +145,8 @@ class Link:
         self._ended = Event()
         self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
         self._ready: list[Wire] = []
-        self._turns: list[Lock] = []  # of callers who wait: released when it is worth looking again
-        self._connecting = False
+        self._turns: list[ref[Lock]] = []  # of callers who wait: released when it is worth looking again
+        self._connector: Callable[[], Token | None] = _nobody
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
@@ -182,29 +206,31 @@ class Link:
                     raise NoAnswer(self._unreachable)
                 turn = Lock()
                 turn.acquire()
-                self._turns.append(turn)
+                self._turns.append(ref(turn))
             self._await(turn, until)
 
     def _await(self, turn: Lock, until: float) -> None:
         """Wait until it is worth looking again."""
         try:
             self._connect()
-            if turn.acquire(timeout=max(0.0, until - monotonic())):
+            left = until - monotonic()
+            if turn.acquire(timeout=max(0.0, min(left, LOOK_AGAIN))) or left > LOOK_AGAIN:
                 return
             with self._lock:
-                if turn in self._turns and not self._ready:
+                if ref(turn) in self._turns and not self._ready:
                     raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
         finally:
             with self._lock:
-                if turn in self._turns:
-                    self._turns.remove(turn)
+                if ref(turn) in self._turns:
+                    self._turns.remove(ref(turn))
+                elif self._ready:  # whoever was woken may not be able to take it any more
+                    self._wake_one()
 
     def _give_back(self, wire: Wire) -> None:
         with self._lock:
             if not self._closed:
                 self._ready.append(wire)
-                if self._turns:
-                    self._turns.pop(0).release()
+                self._wake_one()
                 return
         wire.close()
 
@@ -225,18 +251,15 @@ class Link:
         """See to it that somebody connects, unless somebody does or there are enough connections."""
         with self._lock:
             self._asked = True
-            if self._connecting or len(self._wires) >= self._settings.connections:
+            if self._connector() is not None or len(self._wires) >= self._settings.connections:
                 return
-            self._connecting = True
-        try:  # not threading.Thread: its `start` waits for the thread, and an interrupt then leaves the caller stuck
-            _thread.start_new_thread(self._keep_connecting, ())
-        except BaseException as error:
-            with self._lock:
-                self._connecting = False
-            if not isinstance(error, RuntimeError):  # no thread is left, or the interpreter is about to end
-                raise
+            token = Token()
+            self._connector = ref(token)
+        # Not threading.Thread: its `start` waits for the thread, in which an interrupt leaves the caller stuck.
+        with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
+            _thread.start_new_thread(self._keep_connecting, (token,))
 
-    def _keep_connecting(self) -> None:
+    def _keep_connecting(self, token: Token) -> None:
         """Connect as long as callers wait for it."""
         pause = FIRST_PAUSE
         while self._is_wanted():
@@ -258,10 +281,11 @@ class Link:
             few = len(self._wires) < self._settings.connections
             wanted = len(self._turns) > len(self._ready) if self._unreachable is None else self._asked
             self._asked = False
-            self._connecting = few and wanted and not self._closed
-            if not self._connecting:
-                self._unreachable = None  # whoever asks next waits for what a new attempt brings
-            return self._connecting
+            if few and wanted and not self._closed:
+                return True
+            self._connector = _nobody
+            self._unreachable = None  # whoever asks next waits for what a new attempt brings
+            return False
 
     def _dial(self) -> Wire:
         wire = Wire(self._settings)
@@ -282,10 +306,16 @@ class Link:
             self._unreachable = why
             self._wake_all()
 
+    def _wake_one(self) -> None:
+        while self._turns:
+            turn = self._turns.pop(0)()
+            if turn is not None:
+                turn.release()
+                return
+
     def _wake_all(self) -> None:
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            turn.release()
+        while self._turns:
+            self._wake_one()
 
 
 _alive: WeakSet[Link] = WeakSet()

@@ -60,7 +60,7 @@ class Talk:
         ours = self._time_ns() // 1_000
         call = self._planner.plan(ops, ours if now is None else now)
         injected = (b"%d" % ours,) if self._injected else ()
-        command = _packed(b"EVALSHA", self.script.sha, len(call.keys), *call.keys, *call.args, *injected)
+        command = _packed(b"EVALSHA", self.script.sha, b"%d" % len(call.keys), *call.keys, *call.args, *injected)
         return Question(ops, call, command)
 
     def read(self, question: Question, reply: object) -> tuple[list[Outcome], list[int], Micros]:
@@ -91,7 +91,8 @@ def is_unknown(reply: object) -> bool:
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(NOSCRIPT)
 
 
-def _packed(*words: bytes | int) -> bytes:
+def _packed(*words: bytes) -> bytes:
+    """Bytes alone: in making text of a number, hiredis crashes when a signal's handler raises (Ctrl-C)."""
     packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # declared for a single word
     return packed
 
