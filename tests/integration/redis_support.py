@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
+from penstock.stores.redis import link
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing.processes import DEADLINE
 
@@ -89,7 +89,8 @@ def open_files() -> int:
 
 
 def our_threads() -> int:
-    return sum(thread.name.startswith("penstock") for thread in threading.enumerate())
+    """How many connectors are at work."""
+    return sum(alive._connector() is not None for alive in list(link._alive))
 
 
 def our_tasks() -> int:
