@@ -47,7 +47,9 @@ class SystemClock:
 
     async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(woken.wait(), micros / SECOND)
+            # Not wait_for, which in Python 3.11 can swallow a cancellation.
+            async with asyncio.timeout(micros / SECOND):
+                await woken.wait()
 
 
 class ManualClock:
@@ -58,7 +60,7 @@ class ManualClock:
     """
 
     def __init__(self, start: float = 1_700_000_000) -> None:
-        self.micros: Micros = round(start * SECOND)
+        self.micros: Micros = _micros("start", start)
 
     def time_ns(self) -> int:
         return self.micros * 1_000
@@ -74,10 +76,15 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass."""
-        if not seconds >= 0:
-            raise InvalidOption(f"advance({shown(seconds)}): expected seconds >= 0; use set() to step the clock back")
-        self.micros += round(seconds * SECOND)
+        self.micros += _micros("advance", seconds, "; use set() to step the clock back")
 
     def set(self, seconds: float) -> None:
         """Step the clock, forwards or backwards, to `seconds` since the Unix epoch."""
-        self.micros = round(seconds * SECOND)
+        self.micros = _micros("set", seconds)
+
+
+def _micros(what: str, seconds: float, hint: str = "") -> Micros:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds < float("inf"):
+        raise InvalidOption(f"{what}({shown(seconds)}): expected seconds >= 0{hint}")
+    return round(seconds * SECOND)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError, shown
@@ -48,6 +48,9 @@ Id: TypeAlias = str | bytes
 MAX_REMEMBERED = 4_096
 MAX_ID = 255
 MAX_TIMEOUT = 86_400 * 3_650
+
+
+S = TypeVar("S")
 
 
 class Front:
@@ -271,6 +274,18 @@ class Call:
     def cost(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         cost = self.how.cost
         return cost(*args, **kwargs) if callable(cost) else cost
+
+
+def checked_store(store: S) -> S:
+    if not callable(getattr(store, "run", None)):
+        raise InvalidOption(f"store {shown(store)}: expected a URL, or a store with run and close")
+    return store
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Whether calling it makes a coroutine; objects with an asynchronous `__call__` included."""
+    called = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def line_of(op: Acquire) -> Hashable:

@@ -13,7 +13,7 @@ class Inspection(NamedTuple):
 
     - `used` and `remaining`: units, or places held and free, out of `capacity`.
     - `blocked_for`: how long one more unit would be refused; 0 if it would pass.
-    - `reset_after`: until nothing of this is left: the window ends, the bucket is full, the first place expires.
+    - `reset_after`: until the window ends, the bucket is full, the oldest entry leaves, the first place expires.
     """
 
     quota: Quota

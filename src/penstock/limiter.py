@@ -6,10 +6,9 @@ Both have the same methods and differ in one word, `await`. What they share is `
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -17,7 +16,20 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from penstock.clock import Clock
 from penstock.drivers import AsyncDriver, Driver
 from penstock.errors import InvalidOption, RateLimited
-from penstock.front import Call, Front, How, Id, QuotaLike, Request, all_renewed, amended_by, line_of, verdict_of
+from penstock.front import (
+    Call,
+    Front,
+    How,
+    Id,
+    QuotaLike,
+    Request,
+    all_renewed,
+    amended_by,
+    checked_store,
+    is_coroutine_function,
+    line_of,
+    verdict_of,
+)
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.inspection import Inspection, inspections
 from penstock.layers.base import Layer
@@ -47,7 +59,7 @@ class Limiter(Front):
     def __init__(
         self, store: str | Store = "memory://", *, clock: Clock | None = None, layers: Sequence[Layer] = ()
     ) -> None:
-        opened = open_store(store, clock) if isinstance(store, str) else store
+        opened = open_store(store, clock) if isinstance(store, str) else checked_store(store)
         super().__init__(opened, clock, layers)
         self._store = opened
         self._owns_store = opened is not store
@@ -195,24 +207,24 @@ class Limiter(Front):
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call is charged first, and raises `RateLimited` when refused.
 
-        `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds, with None for ever.
-        A place of a concurrency quota is held during the call, and renewed if asked for; the delay of a leaky bucket is
-        sat out. `settle` tells the true cost from what the call returns.
+        `key` and `cost` may be functions of the call's arguments. Functions are told apart by module and name, and so
+        are their counters, unless several are given the same `name`. With a `timeout` calls wait up to so many
+        seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
+        the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
         places = self._has_places(quota)
         how = How(quota, key, cost, name, timeout, renew, settle)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             call = Call(function, how, whole=places or settle is not None)
-            if inspect.iscoroutinefunction(function):
+            if is_coroutine_function(function):
                 if timeout != 0 or self._shapes(quota):
                     raise InvalidOption(f"{call.scope}: waiting would block its event loop (expected AsyncLimiter)")
 
                 @wraps(function)
                 async def limited_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
                     with self._around(call, args, kwargs) as settled:
-                        return settled(await function(*args, **kwargs))
+                        return settled(await cast("Awaitable[Any]", function(*args, **kwargs)))
 
                 return cast("Callable[P, R]", limited_coroutine)
 
@@ -271,7 +283,7 @@ class AsyncLimiter(Front):
     def __init__(
         self, store: str | AsyncStore = "memory://", *, clock: Clock | None = None, layers: Sequence[Layer] = ()
     ) -> None:
-        opened = open_async_store(store, clock) if isinstance(store, str) else store
+        opened = open_async_store(store, clock) if isinstance(store, str) else checked_store(store)
         super().__init__(opened, clock, layers)
         self._store = opened
         self._owns_store = opened is not store
@@ -422,20 +434,20 @@ class AsyncLimiter(Front):
         timeout: float | None = 0,
         renew: bool = False,
         settle: Callable[[Any], int] | None = None,
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate a coroutine function so that each call is charged first, and raises `RateLimited` when refused.
 
-        `key` and `cost` may be functions of the call's arguments. Each decorated function has counters of its own,
-        unless several are given the same `name`. With a `timeout` calls wait up to so many seconds, with None for ever.
-        A place of a concurrency quota is held during the call, and renewed if asked for; the delay of a leaky bucket is
-        sat out. `settle` tells the true cost from what the call returns.
+        `key` and `cost` may be functions of the call's arguments. Functions are told apart by module and name, and so
+        are their counters, unless several are given the same `name`. With a `timeout` calls wait up to so many
+        seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
+        the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
         places = self._has_places(quota)
         how = How(quota, key, cost, name, timeout, renew, settle)
 
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             call = Call(function, how, whole=places or settle is not None)
-            if not inspect.iscoroutinefunction(function):
+            if not is_coroutine_function(function):
                 raise InvalidOption(f"{call.scope}: not a coroutine function (expected one; Limiter limits both kinds)")
 
             @wraps(function)
@@ -501,6 +513,7 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> bool:
 
 async def _woken(event: asyncio.Event, seconds: float | None) -> bool:
     try:
-        return await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # not wait_for, which in Python 3.11 can swallow a cancellation
+            return await event.wait()
     except TimeoutError:
         return False

@@ -284,7 +284,10 @@ class Reset(NamedTuple):
 
 
 class Amended(NamedTuple):
-    """How many units came back to each counter of the receipt, in its order; below zero what was charged on top."""
+    """How many units came back to each counter of the receipt, in its order; below zero what was to be charged on top.
+
+    A bucket that is owed all of itself takes no more.
+    """
 
     each: tuple[int, ...] = ()
 

@@ -56,7 +56,8 @@ class Quota:
     - `min_interval`: seconds that must lie between two admissions.
     - `penalty`: seconds for which a key is shut out once this quota refused it.
     - `count_denied`: charge what this quota refuses as well.
-    - `name`: keeps counters of equal quotas apart, and names the policy to clients.
+    - `name`: keeps counters of equal quotas apart, and names the policy to clients. Names are for policies, of which
+      there are few, and not for clients: those are keys.
     """
 
     __slots__ = (

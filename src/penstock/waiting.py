@@ -6,9 +6,11 @@ blocking and asyncio, do the waiting. Lines exist while somebody stands in them.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Hashable
 from threading import Lock
+from weakref import WeakSet
 
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED, Decision, Verdict
@@ -21,25 +23,37 @@ POLL: Micros = 20_000
 class Waiter:
     """Somebody in a line. `wake` is called when it has become the head, and tells whether that could be done."""
 
-    __slots__ = ("name", "wake")
+    __slots__ = ("gone", "name", "wake")
 
     def __init__(self, name: Hashable, wake: Callable[[], bool]) -> None:
         self.name = name
         self.wake = wake
+        self.gone = False
+
+
+class Line(deque[Waiter]):
+    """Who waits, in order, and how many of them have left. The first one has not."""
+
+    gone = 0
 
 
 class Lines:
     """All lines of a limiter."""
 
     def __init__(self) -> None:
+        self.clear()
+        _alive.add(self)
+
+    def clear(self) -> None:
+        """Begin anew: in a forked child nobody stands in line, and the lock may have been copied while it was held."""
         self._lock = Lock()
-        self._lines: dict[Hashable, deque[Waiter]] = {}
+        self._lines: dict[Hashable, Line] = {}
 
     def join(self, name: Hashable, wake: Callable[[], bool]) -> Waiter:
         """Stand in line behind everybody else."""
         waiter = Waiter(name, wake)
         with self._lock:
-            self._lines.setdefault(name, deque()).append(waiter)
+            self._lines.setdefault(name, Line()).append(waiter)
         return waiter
 
     def is_head(self, waiter: Waiter) -> bool:
@@ -56,13 +70,22 @@ class Lines:
                 return
 
     def _remove(self, waiter: Waiter) -> Waiter | None:
-        """Take `waiter` out of its line; whoever becomes the head by that."""
+        """Take `waiter` out of its line; whoever becomes the head by that.
+
+        Whoever leaves from the midst is only marked: to look for him would take a step for everybody before him.
+        """
         with self._lock:
             line = self._lines.get(waiter.name)
-            if line is None or waiter not in line:  # taken out by others, who could not wake it
+            if line is None or waiter.gone:  # taken out by others, who could not wake it
                 return None
             was_head = line[0] is waiter
-            line.remove(waiter)
+            waiter.gone = True
+            line.gone += 1
+            if line.gone * 2 > len(line):
+                line = self._lines[waiter.name] = Line(waiter for waiter in line if not waiter.gone)
+            while line and line[0].gone:
+                line.popleft()
+                line.gone -= 1
             if not line:
                 del self._lines[waiter.name]
             return line[0] if was_head and line else None
@@ -94,3 +117,15 @@ def turned_away(verdict: Verdict) -> Verdict:
     _, remaining, retry_after, reset_after, more_after, delay, _ = verdict.answer
     answer = False, remaining, max(retry_after, delay, 1), reset_after, more_after, 0, NOT_CHARGED
     return Verdict((answer, *verdict[1:5], ()))
+
+
+_alive: WeakSet[Lines] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for lines in list(_alive):
+        lines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -47,3 +47,23 @@ def test_blocking_threads_and_event_loops_share_one_store() -> None:
         return sum(blocking.acquire("alice", quota).allowed for _ in range(640))
 
     assert sum(in_threads(work)) == 2_000
+
+
+@pytest.mark.parametrize("turns", range(9))
+async def test_who_is_cancelled_on_becoming_the_head_of_a_line_is_not_charged(turns: int) -> None:
+    limiter = AsyncLimiter()
+    quota = "1/hour gcra"
+    await limiter.acquire("alice", quota)
+    head = asyncio.create_task(limiter.wait("alice", quota, timeout=3_600))
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(limiter.wait("alice", quota, timeout=3_600))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await limiter.reset("alice", quota)
+    head.cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if behind.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await behind
+        assert (await limiter.peek("alice", quota)).remaining == 1

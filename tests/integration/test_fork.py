@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,3 +131,21 @@ def test_a_child_can_fork_again() -> None:
         return limiter.acquire("alice", ["3/hour", "3/day"])
 
     assert in_child(lambda: in_child(grandchild) == 0 and limiter.acquire("alice", "3/hour")) == 0
+
+
+def test_a_child_stands_in_no_line_of_its_parent() -> None:
+    limiter = Limiter()
+    limiter.acquire("alice", "1/minute gcra")
+    parent = Thread(target=limiter.wait, args=("alice", "1/minute gcra"), kwargs={"timeout": 300}, daemon=True)
+    parent.start()
+    until = time.monotonic() + 30
+    while not limiter._lines._lines:
+        assert time.monotonic() < until
+        time.sleep(0)
+
+    def wait_in_child() -> object:
+        limiter.reset("alice", "1/minute gcra")
+        return limiter.wait("alice", "1/minute gcra", timeout=300)
+
+    assert in_children(wait_in_child, forks=3) == {0}
+    limiter.reset("alice", "1/minute gcra")

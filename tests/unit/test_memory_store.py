@@ -415,6 +415,37 @@ def test_the_bound_holds_however_requests_overlap_in_a_stripe(
         clock.advance(chance.choice([0, 1, 61]))
 
 
+def test_a_large_family_does_not_keep_others_from_being_reclaimed(clock: ManualClock) -> None:
+    store = MemoryStore(max_keys=25_600, clock=clock)
+    limiter = Limiter(store)
+    lasting, passing = Quota(1_000, 86_400, "gcra"), Quota(10, 1, "gcra")
+    for number in range(10_000):
+        limiter.acquire(f"lasting {number}", lasting, cost=500)
+    for round_ in range(30):
+        clock.advance(120)
+        flood(limiter, passing, 1_000, prefix=f"passing {round_}")
+    lost = sum(limiter.peek(f"lasting {number}", lasting).remaining == 1_000 for number in range(10_000))
+    assert lost == 0
+    assert store.counters < 20_000
+
+
+def test_families_that_nobody_asks_for_any_more_leave_few_shelves_behind(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    limiter = Limiter(store)
+    for number in range(1_000):
+        limiter.acquire("alice", Quota(10, 1, name=f"n{number}"))
+        clock.advance(3)
+    assert sum(len(stripe.shelves) for stripe in store._stripes.all) < 100
+
+
+def test_a_newcomer_displaces_no_other_counter_of_its_own_key(limiter: Limiter) -> None:
+    first, second = Quota(10**6, 3_600, "gcra"), Quota(10, 60)
+    flood(limiter, second, 3 * SMALL)
+    limiter.acquire("alice", first)
+    limiter.acquire("alice", second)
+    assert limiter.peek("alice", first).remaining == 10**6 - 1
+
+
 def test_a_counter_that_is_dropped_as_expired_while_its_request_is_decided_is_kept(
     store: MemoryStore, clock: ManualClock
 ) -> None:

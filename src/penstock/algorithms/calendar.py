@@ -43,9 +43,10 @@ def bind(quota: Quota) -> Bound:
 
     def bounds(now: Micros) -> tuple[Micros, Micros]:
         nonlocal latest
-        if not latest[0] <= now < latest[1]:
-            latest = calendar.bounds(now)
-        return latest
+        found = latest
+        if not found[0] <= now < found[1]:
+            latest = found = calendar.bounds(now)
+        return found
 
     def force(state: State, cost: int, now: Micros) -> State:
         start, end, used = current(state, now)

@@ -1,6 +1,7 @@
 """Rolling window: an exact log of admissions.
 
-Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key.
+Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
+giving back what is not the newest entry costs as much as the log is long.
 State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
 three. A single entry needs no log; otherwise it is (times, totals, first, last): parallel lists with an entry per
 admission, when it was and how many units had been charged up to and with it. Entries first to last-1 are live. Totals
@@ -14,7 +15,6 @@ looks, so the state that was passed in stays true; if its successor is dropped, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from penstock.algorithms.base import Bound, State, Step, peek_by
@@ -89,21 +89,34 @@ def bind(quota: Quota) -> Bound:
         kept, _ = live(state, now)
         if kept is None:
             return 0, None
+        if (shorter := without_newest(kept, units, mark)) is not None:
+            return units, shorter
         times, totals = entries(kept)
-        costs = [later - earlier for earlier, later in pairwise((0, *totals))]
-        back = 0
-        for entry in range(bisect_left(times, mark), bisect_right(times, mark)):
-            given = min(costs[entry], units - back)
-            costs[entry] -= given
-            back += given
-        left = [(time, cost) for time, cost in zip(times, costs, strict=True) if cost]
-        return back, rebuilt([time for time, _ in left], list(accumulate(cost for _, cost in left)))
+        start, stop = bisect_left(times, mark), bisect_right(times, mark)
+        if start == stop:
+            return 0, kept
+        before = totals[start - 1] if start else 0
+        back = min(units, totals[stop - 1] - before)
+        gone = bisect_right(totals, before + back, start, stop)
+        return back, rebuilt(times[:start] + times[gone:], totals[:start] + [total - back for total in totals[gone:]])
 
     def expiry(state: State) -> Micros:
         newest: Micros = state[2]
         return newest + period
 
     return Bound(decide, peek_by(decide), force, refund, expiry)
+
+
+def without_newest(state: State, units: int, mark: int) -> State:
+    """The state without its newest entry, if `units` at `mark` are just that: the usual refund, at no price."""
+    used, oldest, newest, log = state
+    if newest != mark or log is None or log[3] - log[2] < 2:
+        return None
+    times, totals, first, last = log
+    cost = 1 if totals is None else totals[last - 1] - totals[last - 2]
+    if cost != units or times[last - 2] == mark:
+        return None
+    return used - units, oldest, times[last - 2], (times, totals, first, last - 1)
 
 
 def until(units: int, used: int, oldest: Micros, log: Log | None) -> Micros:

@@ -137,7 +137,7 @@ class MemoryStore:
         stripe = self._stripes.of(key)
         state = stripe.find(family, key)
         if state is None:
-            self._stripes.make_room(stripe, family, now)
+            self._stripes.make_room(stripe, family, now, (key,))
             stripe.count += 1
         return state, stripe.shelf(family, now).young
 

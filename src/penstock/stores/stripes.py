@@ -89,7 +89,7 @@ class Entry(NamedTuple):
 class Stripe:
     """A share of all entries, and the lock without which nobody looks at them."""
 
-    __slots__ = ("bare", "count", "lock", "newest", "number", "rota", "shelves")
+    __slots__ = ("bare", "count", "counted_at", "lock", "newest", "number", "rota", "shelves")
 
     newest: Kind  # what the latest newcomer is
 
@@ -99,6 +99,7 @@ class Stripe:
         self.shelves: dict[Kind, Shelf] = {}
         self.rota: deque[Kind] = deque()  # whose shelf to drain next comes first
         self.count = 0
+        self.counted_at: Micros = 0
         self.bare = Shelf(self, 0)
 
     def find(self, kind: Kind, slot: Slot) -> Any:
@@ -160,8 +161,10 @@ class Stripe:
     def _turn(self, shelf: Shelf, now: Micros) -> None:
         """Let the young generation become the old one, which must have been drained."""
         shelf.old, shelf.young, shelf.turned_at = shelf.young, {}, now
-        # An exception from outside (Ctrl-C) may have come between an entry and its being counted: count afresh.
-        self.count = sum([len(shelf.young) + len(shelf.old) for shelf in self.shelves.values()])
+        if abs(now - self.counted_at) >= GENERATION:
+            # An exception from outside (Ctrl-C) may have come between an entry and its being counted: count afresh.
+            self.counted_at = now
+            self.count = sum([len(shelf.young) + len(shelf.old) for shelf in self.shelves.values()])
 
     def _take_down(self, kind: Kind) -> None:
         """Remove the empty shelf of `kind`, which has just become the last of the rota."""
@@ -196,7 +199,7 @@ class Stripes:
 
     def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Container[Slot] = ()) -> None:
         """Drain a few old entries; afterwards there is room for one more of `kind`, and nothing in `spared` is gone."""
-        due = stripe.due(now, self.share // (2 * len(stripe.shelves) or 1))
+        due = stripe.due(now, max(self.share // (2 * len(stripe.shelves) or 1), 2 * DRAINED_PER_NEWCOMER))
         drained: list[Entry] = []
         if stripe.count >= self.share and (latest := stripe.newest.shelves[stripe.number].latest()):
             drained.append(Entry(stripe.newest, *latest.popitem()))
@@ -204,6 +207,8 @@ class Stripes:
             shelf = stripe.shelves[due]
             while shelf.old and len(drained) < DRAINED_PER_NEWCOMER:
                 drained.append(Entry(due, *shelf.old.popitem()))
+            if not shelf.old:  # done with for this round: now the others' turn
+                stripe.rota.rotate(-1)
         kept = [entry for entry in drained if entry.kind.expiry(entry.state) > now]
         stripe.count -= len(drained) - len(kept)
         excess = stripe.count + 1 - self.share
