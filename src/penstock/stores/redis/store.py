@@ -18,7 +18,7 @@ from penstock.quota import Quota
 from penstock.stores.redis.async_link import AsyncLink
 from penstock.stores.redis.link import Link, NoAnswer
 from penstock.stores.redis.settings import Settings, read_client, read_url
-from penstock.stores.redis.talk import MAX_OPS, Question, Talk, batches
+from penstock.stores.redis.talk import MAX_OPS, PORTION, Question, Talk, batches
 
 if TYPE_CHECKING:
     import redis
@@ -124,7 +124,7 @@ class LoopStore:
     def ask(self, ops: Sequence[Op], deadline: Micros) -> asyncio.Future[list[Outcome]]:
         asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
         asked = self._asked.get(deadline)
-        if asked is None or len(asked.ops) + len(ops) > MAX_OPS:
+        if asked is None or len(asked.ops) + len(ops) > PORTION:
             if not self._asked:
                 self._loop.call_soon(self._send_all)
             elif asked is not None:

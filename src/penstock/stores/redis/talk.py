@@ -27,6 +27,9 @@ MAX_OPS = 128
 LOADS = 5
 """How often the script is loaded for one question at most: somebody may flush scripts all the while."""
 
+PORTION = 32
+"""How many operations of several callers go out together: the server decides them while the next ones are planned."""
+
 log = logging.getLogger("penstock.redis")
 
 
