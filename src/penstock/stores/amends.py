@@ -126,13 +126,14 @@ class Amends:
             stripe, home = stripes[hash(key) & MASK], stripes[hash(name) & MASK]
             first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
             with first.lock, second.lock:
-                found: Record | None = record_shelves[home.number].young.get(name) or home.find(records, name)
+                shelf = record_shelves[home.number]
+                found: Record | None = shelf.young.get(name) or home.find(records, name)
                 if found is None:
                     return 0
                 own_serial, expires_at, verdict, costs_now, settled = found
                 if settled or expires_at <= now or own_serial != int(serial):
                     return 0
-                home.write(records, name, new(Record, (own_serial, expires_at, verdict, units, True)))
+                shelf.young[name] = new(Record, (own_serial, expires_at, verdict, units, True))
                 young, back = shelves[stripe.number].young, costs_now - units
                 state = young.get(key)
                 if state is None or not 0 < back <= cost == costs_now or charge.quota.flat:
