@@ -16,7 +16,7 @@ MADE_FOR := $(PYTHON) in $(CURDIR)
 ANEW = $(shell test "`cat $(1)/.made 2>/dev/null`" = "$(MADE_FOR)" || echo anew)
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast test-full check format bench docs constraints clean anew
+.PHONY: help run test test-fast test-full check format bench docs servers constraints clean anew
 
 help: ## show this help
 	@echo 'Penstock: make <target>'
@@ -29,13 +29,13 @@ help: ## show this help
 run: .venv/.made ## see it work: the algorithms side by side on the same traffic
 	@$(PY) -m penstock.demo $(ARGS)
 
-test: .venv/.made ## all tiers: static, unit + property, conformance, rig, integration, acceptance; coverage
+test: .venv/.made servers ## all tiers: static, unit + property, conformance, rig, integration, acceptance; coverage
 	@$(PY) tools/test.py ci --workers $(WORKERS)
 
 test-fast: .venv/.made ## the inner loop, under a minute: unit, property and conformance with few examples
 	@$(PY) tools/test.py fast --workers $(WORKERS)
 
-test-full: .venv/.made ## as test, with 10,000 generated examples per property; writes docs/proof.md
+test-full: .venv/.made servers ## as test, with 10,000 generated examples per property; writes docs/proof.md
 	@$(PY) tools/test.py full --workers $(WORKERS)
 
 check: .venv/.made ## static checks alone: ruff, mypy --strict, import contracts
@@ -52,6 +52,9 @@ docs: .venv/.made ## build the documentation into site/; a broken link or missin
 	@# not --quiet: it would silence the warnings that --strict counts
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 	@echo 'docs: site/index.html'
+
+servers:
+	@tools/servers.sh
 
 constraints: ## renew constraints*.txt: the newest versions that fit together
 	@tools/constraints.sh "$(PYTHON)"
