@@ -84,15 +84,24 @@ class RateLimited(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store could not answer. `transient` tells whether the same call may succeed later."""
+    """The store could not answer.
 
-    def __init__(self, message: str, *, transient: bool) -> None:
+    `transient` tells whether the same call may succeed later; `charged` whether it may have taken effect all the same:
+    "no" or "unknown".
+    """
+
+    def __init__(self, message: str, *, transient: bool, charged: str = "no") -> None:
         super().__init__(message)
         self.transient = transient
+        self.charged = charged
 
-    def __reduce__(self) -> tuple[object, tuple[str, bool]]:
-        return (_store_error, (str(self), self.transient))
+    def to_raise(self, charged: str) -> StoreError:
+        """A copy for one caller: raised again and again, an error would collect the frames of all who met it."""
+        return StoreError(str(self), transient=self.transient, charged=charged)
+
+    def __reduce__(self) -> tuple[object, tuple[str, bool, str]]:
+        return (_store_error, (str(self), self.transient, self.charged))
 
 
-def _store_error(message: str, transient: bool) -> StoreError:
-    return StoreError(message, transient=transient)
+def _store_error(message: str, transient: bool, charged: str) -> StoreError:
+    return StoreError(message, transient=transient, charged=charged)

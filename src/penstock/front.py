@@ -302,14 +302,14 @@ def all_renewed(op: Amend, amended: Amended) -> bool:
 def verdict_of(outcome: Outcome) -> Verdict:
     """The verdict that an acquire came to; a failure is raised."""
     if isinstance(outcome, Failed):
-        raise outcome.error
+        raise outcome.error.to_raise(outcome.charged)
     return cast("Verdict", outcome)
 
 
 def amended_by(outcome: Outcome) -> Amended:
     """What an amendment did; a failure is raised."""
     if isinstance(outcome, Failed):
-        raise outcome.error
+        raise outcome.error.to_raise(outcome.charged)
     return cast("Amended", outcome)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from urllib.parse import parse_qsl, urlsplit
 
@@ -58,7 +59,7 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in (MEMORY, *REDIS):  # never quote the rest of a URL: it may hold a password
-        name = "..." if "@" in scheme else scheme[:32]
+        name = scheme[:32] if re.fullmatch(r"[A-Za-z+:]*", scheme) else "..."
         raise InvalidOption(
             f"store {name!r}: unknown scheme (expected {', '.join(f'{known}://' for known in (MEMORY, *REDIS))})"
         )

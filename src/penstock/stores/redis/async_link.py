@@ -25,7 +25,7 @@ from penstock.stores.redis.dialing import dial_async, named, refusal
 from penstock.stores.redis.link import FIRST_PAUSE, LOADING, LONGEST_PAUSE, NoAnswer
 from penstock.stores.redis.replies import failed_by, not_sent, unanswered
 from penstock.stores.redis.settings import Settings
-from penstock.stores.redis.talk import LOADS, Talk, is_unknown
+from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
 
 OVERDUE = 1.0
 """Seconds after its deadline at which an answer is no longer waited for, and the connection given up."""
@@ -82,6 +82,16 @@ class Wire(asyncio.Protocol):
             self.send(sent)
         else:
             sent.tell(reply)
+            if is_stranded(reply):
+                self._retire()
+
+    def _retire(self) -> None:
+        """Ask this server nothing more; what is outstanding may still be answered."""
+        self._lost(self)
+        if self._outstanding:
+            asyncio.get_running_loop().call_later(OVERDUE, self._transport.abort)
+        else:
+            self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost(self)

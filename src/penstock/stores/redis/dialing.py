@@ -7,6 +7,7 @@ kernel together, and it repeats calls of its own accord, while a decision must b
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +20,12 @@ from redis.connection import AbstractConnection, Connection, SSLConnection, Unix
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
+from penstock.errors import InvalidOption
 from penstock.model import Failed
 from penstock.stores.redis.replies import FORBIDDEN, not_sent
 from penstock.stores.redis.settings import Settings
 
-CONNECT_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 2.0
 
 BLOCKING: dict[str, Callable[..., AbstractConnection]] = {
     "tcp": Connection,
@@ -76,6 +78,16 @@ def refusal(error: Exception, place: str) -> Failed:
 def named(error: BaseException) -> str:
     """What went wrong, without what the error may quote."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+
+
+def check(settings: Settings) -> None:
+    """Raise `InvalidOption` if redis-py does not understand what it would be told."""
+    try:
+        BLOCKING[settings.kind](**_arguments(settings))
+    except Exception as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        what = f"option {unknown.group(1)!r}: unknown" if unknown else f"a value that redis-py refuses ({named(error)})"
+        raise InvalidOption(f"redis at {settings.place}: {what}") from None
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:

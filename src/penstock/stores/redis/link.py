@@ -17,9 +17,7 @@ import math
 import os
 import random
 import select
-import socket
 import ssl
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
@@ -33,10 +31,10 @@ from penstock.model import Failed
 from penstock.stores.redis.dialing import dial, named, refusal
 from penstock.stores.redis.replies import failed_by, not_sent, unanswered
 from penstock.stores.redis.settings import Settings
-from penstock.stores.redis.talk import LOADS, Talk, is_unknown
+from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-LOADING = 5.0
+LOADING = 2.0
 """Seconds within which a server must have loaded the script before it counts as unreachable."""
 
 LOOK_AGAIN = 0.5
@@ -54,7 +52,9 @@ class NoAnswer(Exception):
 
 
 class Wire:
-    """One connection: a question at a time. Its socket never blocks: TLS may want to write in order to read."""
+    """One connection: a question at a time. Its socket never blocks; what waits is `poll`, whose time signals do not
+    prolong.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._socket = dial(settings)
@@ -112,44 +112,6 @@ class Wire:
             return chunk
 
 
-class PlainWire(Wire):
-    """A connection without TLS: the kernel does the waiting, which takes half the system calls."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._socket.setblocking(True)
-        self._patience = 0.0  # seconds that the kernel waits
-
-    def _send(self, packed: bytes, until: float) -> None:
-        self._limit(until)
-        try:
-            self._socket.sendall(packed)
-        except BlockingIOError:
-            raise TimeoutError from None
-
-    def _receive(self, until: float) -> bytes:
-        self._limit(until)
-        try:
-            chunk = self._socket.recv(CHUNK)
-        except BlockingIOError:
-            raise TimeoutError from None
-        if not chunk:
-            raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
-        return chunk
-
-    def _limit(self, until: float) -> None:
-        """Have the kernel give up at `until`, or up to a twentieth later: deadlines hardly differ from call to call."""
-        left = until - monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if not left <= self._patience <= left * 1.05:
-            seconds, micros = divmod(math.ceil(left * 1_000_000), 1_000_000)
-            limit = struct.pack("ll", seconds, micros)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._patience = left
-
-
 def _wait(event: select.poll, until: float) -> None:
     left = until - monotonic()
     if left <= 0 or not event.poll(math.ceil(left * 1_000)):
@@ -205,7 +167,10 @@ class Link:
             if isinstance(error, OSError | hiredis.ProtocolError):
                 raise NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place)) from None
             raise
-        self._give_back(wire)
+        if is_stranded(reply):
+            self._drop(wire)
+        else:
+            self._give_back(wire)
         return reply
 
     def _load_and_ask(self, wire: Wire, packed: bytes, until: float) -> Any:
@@ -328,7 +293,7 @@ class Link:
             return False
 
     def _dial(self) -> Wire:
-        wire = (Wire if self._settings.kind == "tls" else PlainWire)(self._settings)
+        wire = Wire(self._settings)
         try:
             loaded = wire.ask(self._talk.load, monotonic() + LOADING)
             if isinstance(loaded, hiredis.ReplyError):

@@ -47,6 +47,7 @@ from penstock.stores.redis.keys import LETTERS, Family, Keys
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 MAX_PREPARED = 4_096
 MAX_NAMED = 16_384
+LONGEST_NAMED = 256  # characters of a key that is worth remembering
 MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
@@ -164,9 +165,11 @@ class Planner:
 
     def name(self, key: Key, quota: Quota) -> bytes:
         """The key of a counter, remembered for those who come often."""
-        if len(self.named) >= MAX_NAMED:
-            self.named.clear()
-        name = self.named[key, quota] = self.keys.counter(self.keys.subject(key), self.prepared(quota).family)
+        name = self.keys.counter(self.keys.subject(key), self.prepared(quota).family)
+        if isinstance(key, str) and len(key) <= LONGEST_NAMED:
+            if len(self.named) >= MAX_NAMED:
+                self.named.clear()
+            self.named[key, quota] = name
         return name
 
 

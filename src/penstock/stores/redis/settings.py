@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidOption, shown
@@ -56,60 +56,67 @@ class Settings(NamedTuple):
     connections: int
     keys: Keys
 
+    def __repr__(self) -> str:
+        """Without credentials, because what is printed ends up in logs."""
+        return f"<Settings {self.kind} {self.place}>"
+
+
+OURS = ("deadline", "connections", "prefix", "namespace", "secret")
+CONNECTING = ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
+
 
 def read_url(url: str, **options: Any) -> Settings:
     """The settings that a URL says; keywords say more, and win."""
     import redis.connection
 
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise InvalidOption(f"store scheme {shown(parts.scheme)}: expected one of {', '.join(SCHEMES)}")
-    query = dict(parse_qsl(parts.query))
-    ours = {
-        name: query.pop(name) for name in ("deadline", "connections", "prefix", "namespace", "secret") & query.keys()
-    }
-    plain = urlunsplit(parts._replace(scheme=SCHEMES[parts.scheme], query=urlencode(query)))
     try:
+        parts = urlsplit(url)
+        if parts.fragment or (parts.path.strip("/") and parts.hostname and not parts.path.strip("/").isdecimal()):
+            raise ValueError  # a special character in a password, most likely
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        ours = {name: query.pop(name) for name in OURS if name in query}
+        scheme = SCHEMES[parts.scheme]
+        plain = f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}"
         connect: dict[str, Any] = redis.connection.parse_url(plain)  # type: ignore[no-untyped-call]
-    except (ValueError, TypeError) as error:
-        raise InvalidOption(f"store URL of scheme {parts.scheme}: {_reason(error)}") from None
-    kind = {"rediss": "tls", "unix": "unix"}.get(SCHEMES[parts.scheme], "tcp")
+    except (AttributeError, KeyError, TypeError, ValueError):  # what they say may quote a password
+        raise InvalidOption(
+            "store URL: unreadable (expected e.g. redis://user:password@host:6379/0, with special characters in user "
+            "and password percent-encoded)"
+        ) from None
+    kind = {"rediss": "tls", "unix": "unix"}.get(scheme, "tcp")
     connect.pop("connection_class", None)
-    return _settings(kind, connect, **(ours | options))
+    return _settings(kind, connect, ours | options)
 
 
 def read_client(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> Settings:
     """The settings of an existing client: its address, credentials and TLS, but none of its connections."""
-    pool = client.connection_pool
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or type(pool).__name__ not in ("ConnectionPool", "BlockingConnectionPool"):
+        raise InvalidOption(f"client {type(client).__name__}: expected a redis-py client of a single server")
     connect = {
         name: value for name, value in pool.connection_kwargs.items() if name in CONNECTING or name[:4] == "ssl_"
     }
     kind = "unix" if "path" in connect else "tls" if "SSL" in pool.connection_class.__name__ else "tcp"
-    return _settings(kind, connect, **options)
+    return _settings(kind, connect, options)
 
 
-CONNECTING = ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
+def _settings(kind: str, connect: dict[str, Any], options: dict[str, Any]) -> Settings:
+    """Checked settings; options that are not ours are redis-py's."""
+    ours = {name: options.pop(name) for name in OURS if name in options}
+    connect = connect | options
+    host = connect.get("host", "localhost")
+    place = connect.get("path") or f"{f'[{host}]' if ':' in str(host) else host}:{connect.get('port', 6379)}"
+    deadline = _deadline(ours.get("deadline", DEFAULT_DEADLINE))
+    connections = _connections(ours.get("connections", DEFAULT_CONNECTIONS))
+    prefix = _text("prefix", ours.get("prefix", DEFAULT_PREFIX))
+    keys = Keys(_secret(ours.get("secret")), namespace=_text("namespace", ours.get("namespace", "")), prefix=prefix)
+    return Settings(place, kind, connect, deadline, connections, keys)
 
 
-def _settings(
-    kind: str,
-    connect: dict[str, Any],
-    *,
-    deadline: float | str = DEFAULT_DEADLINE,
-    connections: int | str = DEFAULT_CONNECTIONS,
-    prefix: str = DEFAULT_PREFIX,
-    namespace: str = "",
-    secret: str | bytes | None = None,
-) -> Settings:
-    place = connect.get("path") or f"{connect.get('host', 'localhost')}:{connect.get('port', 6379)}"
-    return Settings(
-        place,
-        kind,
-        connect,
-        _deadline(deadline),
-        _connections(connections),
-        Keys(_secret(secret), namespace=namespace, prefix=prefix),
-    )
+def _text(what: str, text: str) -> str:
+    if not isinstance(text, str) or not text.isprintable():
+        raise InvalidOption(f"{what}: expected printable text")
+    return text
 
 
 def _deadline(deadline: float | str) -> Micros:
@@ -137,12 +144,13 @@ def _secret(secret: str | bytes | None) -> bytes:
         warnings.warn(
             "penstock: no hashing secret was given, so whoever reads the store can try out identities "
             "(set secret= to the same long random text on every server)",
-            stacklevel=6,
+            stacklevel=2,
         )
         return DEFAULT_SECRET
-    return secret.encode() if isinstance(secret, str) else secret
-
-
-def _reason(error: Exception) -> str:
-    """What redis-py found wrong, without the value it quotes."""
-    return str(error).partition(":")[0] or type(error).__name__
+    try:
+        raw = secret.encode() if isinstance(secret, str) else secret
+    except UnicodeEncodeError:
+        raw = b""
+    if not isinstance(raw, bytes) or not raw:
+        raise InvalidOption("secret: expected text or bytes, not empty")
+    return raw

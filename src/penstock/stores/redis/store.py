@@ -16,6 +16,7 @@ from penstock.clock import Clock, Micros
 from penstock.model import Failed, Key, Op, Outcome, check_key
 from penstock.quota import Quota
 from penstock.stores.redis.async_link import AsyncLink
+from penstock.stores.redis.dialing import check
 from penstock.stores.redis.link import Link, NoAnswer
 from penstock.stores.redis.settings import Settings, read_client, read_url
 from penstock.stores.redis.talk import MAX_OPS, PORTION, Question, Talk, batches
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 def names(settings: Settings, key: Key, quota: str | Quota) -> list[str]:
     keys, subject = settings.keys, settings.keys.subject(check_key(key))
-    parts = (quota if isinstance(quota, Quota) else Quota.parse(quota)).parts
-    return [keys.counter(subject, keys.family(part)).decode() for part in parts]
+    quotas = (quota,) if isinstance(quota, Quota) else Quota.parse_all(quota)
+    return [keys.counter(subject, keys.family(part)).decode() for whole in quotas for part in whole.parts]
 
 
 class RedisStore:
@@ -52,6 +53,7 @@ class RedisStore:
         return store
 
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
+        check(settings)
         self.settings = settings
         self.talk = Talk(settings, clock)
         self._link = Link(settings, self.talk)
@@ -62,9 +64,10 @@ class RedisStore:
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = self.settings.deadline_us if deadline is None else deadline
-        if len(ops) > MAX_OPS:
-            return [outcome for batch in batches(ops) for outcome in self._run(batch, within)]
-        return self._run(ops, within) if ops else []
+        outcomes: list[Outcome] = []
+        for batch in batches(ops):
+            outcomes += self.talk.in_vain(batch, outcomes) or self._run(batch, within)
+        return outcomes
 
     def _run(self, ops: Sequence[Op], deadline: Micros, now: Micros | None = None) -> list[Outcome]:
         question = self.talk.ask(ops, now)
@@ -117,7 +120,7 @@ class LoopStore:
 
     def __init__(self, settings: Settings, talk: Talk) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talk = talk
+        self.talk = talk
         self.link = AsyncLink(settings, talk)
         self._asked: dict[Micros, Asked] = {}
 
@@ -143,7 +146,7 @@ class LoopStore:
         if not asked.ops:
             return
         try:
-            question = self._talk.ask(asked.ops)
+            question = self.talk.ask(asked.ops)
         except Exception as error:  # one caller's nonsense must not leave the others without an answer
             self._send_each(asked, deadline, error)
         else:
@@ -172,7 +175,7 @@ class LoopStore:
     def _ask_again(
         self, asked: Asked, outcomes: list[Outcome], stale: list[int], now: Micros, deadline: Micros
     ) -> None:
-        question = self._talk.ask([asked.ops[position] for position in stale], now)
+        question = self.talk.ask([asked.ops[position] for position in stale], now)
 
         def heard(answer: Any) -> None:
             for position, outcome in zip(stale, self._read(question, answer)[0], strict=True):
@@ -184,12 +187,15 @@ class LoopStore:
     def _read(self, question: Question, answer: Any) -> tuple[list[Outcome], list[int], Micros]:
         if isinstance(answer, Failed):
             return [answer] * len(question.ops), [], 0
-        return self._talk.read(question, answer)
+        return self.talk.read(question, answer)
 
 
 async def _ask_in_portions(here: LoopStore, ops: Sequence[Op], deadline: Micros) -> list[Outcome]:
-    portions = await asyncio.gather(*[here.ask(batch, deadline) for batch in batches(ops) if batch])
-    return [outcome for portion in portions for outcome in portion]
+    """A long batch in calls that follow one another, each with a deadline of its own."""
+    outcomes: list[Outcome] = []
+    for batch in batches(ops):
+        outcomes += here.talk.in_vain(batch, outcomes) or await here.ask(batch, deadline)
+    return outcomes
 
 
 class AsyncRedisStore:
@@ -209,6 +215,7 @@ class AsyncRedisStore:
         return store
 
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
+        check(settings)
         self.settings = settings
         self.talk = Talk(settings, clock)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}

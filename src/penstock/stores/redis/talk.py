@@ -14,10 +14,10 @@ from typing import NamedTuple
 import hiredis
 
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.model import Op, Outcome
+from penstock.model import Failed, Op, Outcome
 from penstock.stores.redis.checks import QUESTIONS, findings
 from penstock.stores.redis.plan import Call, Planner, is_always_alike
-from penstock.stores.redis.replies import NOSCRIPT, failed_by, unanswered
+from penstock.stores.redis.replies import NOSCRIPT, failed_by, not_sent, unanswered
 from penstock.stores.redis.script import SCRIPT, script_with_injected_time
 from penstock.stores.redis.settings import Settings
 
@@ -31,6 +31,7 @@ PORTION = 32
 """How many operations of several callers go out together: the server decides them while the next ones are planned."""
 
 MAX_KNOWN = 4_096
+LONGEST_KNOWN = 1_024  # bytes
 """How many questions are remembered, because the same one will be asked again: a single ask, most of the time."""
 
 log = logging.getLogger("penstock.redis")
@@ -70,7 +71,7 @@ class Talk:
         call = self._planner.plan(ops, ours if now is None else now)
         injected = (b"%d" % ours,) if self._injected else ()
         command = _packed(b"EVALSHA", self.script.sha, b"%d" % len(call.keys), *call.keys, *call.args, *injected)
-        if len(ops) == 1 and not injected and is_always_alike(ops[0]):
+        if len(ops) == 1 and not injected and len(command) <= LONGEST_KNOWN and is_always_alike(ops[0]):
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[ops[0]] = call, command
@@ -91,12 +92,23 @@ class Talk:
             log.warning("redis at %s: %d stored values were damaged and have been replaced", self.place, corrupt)
         return outcomes, stale, now
 
+    def in_vain(self, ops: Sequence[Op], before: Sequence[Outcome]) -> list[Outcome]:
+        """What becomes of `ops` if the part of a long batch before them was not answered; nothing if it was."""
+        if not before or not isinstance(before[-1], Failed):
+            return []
+        return [not_sent("an earlier part of the batch was not answered", self.place)] * len(ops)
+
     def checked(self, answers: Sequence[object]) -> None:
         """Take note of what the server said of itself, and say what ought to be otherwise."""
         self.checks = []
         self.findings = findings(answers)
         for finding in self.findings:
             log.warning("redis at %s: %s", self.place, finding)
+
+
+def is_stranded(reply: object) -> bool:
+    """Whether this server no longer decides: whoever does will be found by a new connection."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(("READONLY", "MASTERDOWN"))
 
 
 def is_unknown(reply: object) -> bool:
@@ -112,4 +124,6 @@ def _packed(*words: bytes) -> bytes:
 
 def batches(ops: Sequence[Op]) -> list[Sequence[Op]]:
     """`ops` in portions that one script call may carry."""
+    if not ops:
+        return []
     return [ops] if len(ops) <= MAX_OPS else [ops[start : start + MAX_OPS] for start in range(0, len(ops), MAX_OPS)]
