@@ -39,6 +39,7 @@ TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
     "conformance": ("tests/conformance",),
     "rig": ("tests/rig",),
+    "redis": ("tests/redis",),
     "integration": ("tests/integration",),
     "acceptance": ("tests/acceptance",),
 }

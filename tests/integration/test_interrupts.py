@@ -120,6 +120,7 @@ import os, signal, threading
 from penstock import Limiter
 from penstock.stores import MemoryStore
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the background is started without
 store = MemoryStore()
 limiter = Limiter(store)
 limiter.acquire("alice", "10/minute")
