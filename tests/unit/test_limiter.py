@@ -412,7 +412,9 @@ def test_what_the_store_could_not_answer_is_raised(kind: type[Limiter], charged:
     ):
         with pytest.raises(StoreError) as caught:
             call()
-        assert caught.value is error
+        assert caught.value is not error, "everybody gets an error of his own"
+        raised = caught.value
+        assert (str(raised), raised.transient, raised.charged) == ("the store is gone", True, charged)
 
 
 @both
