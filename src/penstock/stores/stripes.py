@@ -18,6 +18,7 @@ used the smallest share of its quota, and among equals the youngest.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Sequence
 from operator import attrgetter
@@ -39,7 +40,7 @@ Slot: TypeAlias = Hashable
 """What names an entry on its shelf: a key, or what else its kind counts by."""
 
 
-class Kind:
+class Kind(ABC):
     """What a group of entries has in common: how long they matter, and how much; and where they are.
 
     `shelves` has one for every stripe. Where the kind has no entries it is a bare one that all kinds share, which
@@ -51,13 +52,13 @@ class Kind:
     def __init__(self, stripes: Stripes) -> None:
         self.shelves = [stripe.bare for stripe in stripes.all]
 
+    @abstractmethod
     def expiry(self, state: Any) -> Micros:
         """When `state` stops saying anything."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight(self, state: Any, now: Micros) -> tuple[float, float]:
         """How much would be lost with `state`; what weighs least is forgotten first."""
-        raise NotImplementedError
 
 
 class Shelf:

@@ -25,13 +25,34 @@ if TYPE_CHECKING:
     import redis
 
 
-def names(settings: Settings, key: Key, quota: str | Quota) -> list[str]:
-    keys, subject = settings.keys, settings.keys.subject(check_key(key))
-    quotas = (quota,) if isinstance(quota, Quota) else Quota.parse_all(quota)
-    return [keys.counter(subject, keys.family(part)).decode() for whole in quotas for part in whole.parts]
+class OnServer:
+    """What both stores have: how to reach a server, how to talk to it, and the names of what is there."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self._begin(read_url(url, **options), clock)
+
+    @classmethod
+    def from_client(
+        cls, client: redis.Redis | redis.asyncio.Redis, *, clock: Clock | None = None, **options: Any
+    ) -> Self:
+        """A store on the server of an existing client, with its address, credentials and TLS."""
+        store = cls.__new__(cls)
+        store._begin(read_client(client, **options), clock)
+        return store
+
+    def _begin(self, settings: Settings, clock: Clock | None) -> None:
+        check(settings)
+        self.settings = settings
+        self.talk = Talk(settings, clock)
+
+    def where(self, key: Key, quota: str | Quota) -> list[str]:
+        """The names under which the counters of `key` are stored, for whoever looks into the database."""
+        keys, subject = self.settings.keys, self.settings.keys.subject(check_key(key))
+        quotas = (quota,) if isinstance(quota, Quota) else Quota.parse_all(quota)
+        return [keys.counter(subject, keys.family(part)).decode() for whole in quotas for part in whole.parts]
 
 
-class RedisStore:
+class RedisStore(OnServer):
     """Counters in one Redis or Valkey, for blocking callers.
 
     - `deadline`: seconds within which a decision is made, or known to have failed; 0.05.
@@ -42,25 +63,9 @@ class RedisStore:
     - `clock`: for tests; the script goes by it instead of the server's time.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
-        self._begin(read_url(url, **options), clock)
-
-    @classmethod
-    def from_client(cls, client: redis.Redis, *, clock: Clock | None = None, **options: Any) -> Self:
-        """A store on the server of an existing client, with its address, credentials and TLS."""
-        store = cls.__new__(cls)
-        store._begin(read_client(client, **options), clock)
-        return store
-
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
-        check(settings)
-        self.settings = settings
-        self.talk = Talk(settings, clock)
+        super()._begin(settings, clock)
         self._link = Link(settings, self.talk)
-
-    def where(self, key: Key, quota: str | Quota) -> list[str]:
-        """The names under which the counters of `key` are stored, for whoever looks into the database."""
-        return names(self.settings, key, quota)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = self.settings.deadline_us if deadline is None else deadline
@@ -198,32 +203,16 @@ async def _ask_in_portions(here: LoopStore, ops: Sequence[Op], deadline: Micros)
     return outcomes
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(OnServer):
     """Counters in one Redis or Valkey, for asyncio. Options as `RedisStore`.
 
     Everything that is asked in one turn of an event loop goes out as one script call. Each loop has a connection.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
-        self._begin(read_url(url, **options), clock)
-
-    @classmethod
-    def from_client(cls, client: redis.asyncio.Redis, *, clock: Clock | None = None, **options: Any) -> Self:
-        """A store on the server of an existing client, with its address, credentials and TLS."""
-        store = cls.__new__(cls)
-        store._begin(read_client(client, **options), clock)
-        return store
-
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
-        check(settings)
-        self.settings = settings
-        self.talk = Talk(settings, clock)
+        super()._begin(settings, clock)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
         self._closed = False
-
-    def where(self, key: Key, quota: str | Quota) -> list[str]:
-        """The names under which the counters of `key` are stored, for whoever looks into the database."""
-        return names(self.settings, key, quota)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         within = self.settings.deadline_us if deadline is None else deadline

@@ -55,6 +55,14 @@ local function bind_shared(limit, period, capacity, full_us, full_part, share)
     return us, part
   end
 
+  -- What is owed now, if nothing will be owed at state[1] + state[2]/state[3].
+  function shared.owed(state)
+    if not state or state[1] < now then
+      return 0, 0
+    end
+    return shared.level(state[1] - now, state[2], state[3])
+  end
+
   -- What is owed after `units` more, and whether the bucket holds that.
   function shared.charge(us, part, units)
     local more_us, more_part = span(units)

@@ -23,15 +23,8 @@ return function(limit, period, capacity, full_us, full_part, share)
     return shared.ceil(state[1], state[2])
   end
 
-  local function owed(state)
-    if not state or state[1] < now then
-      return 0, 0
-    end
-    return shared.level(state[1] - now, state[2], state[3])
-  end
-
   function counter.decide(state, cost)
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     local total_us, total_part, fits = shared.charge(us, part, cost)
     if not fits then
       -- What was pulled back, or is paid back at another rate from now on, must be kept so for the answer to hold.
@@ -46,13 +39,13 @@ return function(limit, period, capacity, full_us, full_part, share)
   counter.peek = texts.peek_by(counter.decide)
 
   function counter.force(state, cost)
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     us, part = shared.force(us, part, cost)
     return { now + us, part, limit }
   end
 
   function counter.refund(state, units, mark)
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     local back
     back, us, part = shared.refund(us, part, units, max(now - mark, 0))
     return back, { now + us, part, limit }

@@ -10,15 +10,8 @@ return function(limit, period, capacity, full_us, full_part, share)
   local shared = buckets.shared(limit, period, capacity, full_us, full_part, share)
   local counter = gcra(limit, period, capacity, full_us, full_part, share)
 
-  local function owed(state)
-    if not state or state[1] < now then
-      return 0, 0
-    end
-    return shared.level(state[1] - now, state[2], state[3])
-  end
-
   function counter.decide(state, cost)
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     local total_us, total_part, fits = shared.charge(us, part, cost)
     if not fits then
       local changed = not state or shared.is_full(us, part) or state[3] ~= limit -- pulled back, or another rate
@@ -32,7 +25,7 @@ return function(limit, period, capacity, full_us, full_part, share)
   end
 
   function counter.peek(state, cost)
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     local _, _, fits = shared.charge(us, part, cost)
     if cost > 0 and not fits then
       return shared.refusal(us, part, cost, 0)
@@ -45,7 +38,7 @@ return function(limit, period, capacity, full_us, full_part, share)
     if state[1] ~= mark or state[2] ~= mark_part or state[3] ~= limit then
       return 0, state
     end
-    local us, part = owed(state)
+    local us, part = shared.owed(state)
     local back
     back, us, part = shared.refund(us, part, units, 0) -- what has been served cannot be given back
     return back, { now + us, part, limit }
