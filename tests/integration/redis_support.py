@@ -7,11 +7,14 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis import link
+from penstock.stores.redis.async_link import AsyncLink
+from penstock.stores.redis.link import Link
+from penstock.stores.redis.settings import Node
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing.processes import DEADLINE
 
@@ -59,9 +62,21 @@ async def one_async(store: AsyncRedisStore, op: Op) -> Outcome:
     return outcome
 
 
+@overload
+def the_link(store: RedisStore) -> Link: ...
+@overload
+def the_link(store: AsyncRedisStore) -> AsyncLink: ...
+def the_link(store: RedisStore | AsyncRedisStore) -> Link | AsyncLink:
+    """The only link of a store, which is that of the running event loop."""
+    links: dict[Node, Any] = store._links if isinstance(store, RedisStore) else store._here()._links
+    (link,) = links.values()
+    found: Link | AsyncLink = link
+    return found
+
+
 async def lost_wire(store: AsyncRedisStore) -> None:
     """Wait until the loop has noticed that its connection is gone."""
-    if (wire := store._here().link._wire) is not None:
+    if (wire := the_link(store)._wire) is not None:
         await asyncio.wait_for(wire.gone, DEADLINE)
 
 

@@ -35,6 +35,7 @@ from tests.integration.redis_support import (
     one_async,
     opened,
     opened_async,
+    the_link,
 )
 
 QUOTA = f"1000/{LONG}"
@@ -327,15 +328,15 @@ def test_an_answer_that_means_nothing_is_a_failure_and_nobody_waits_for_ever(ans
 
 
 def is_spoiled(store: RedisStore) -> bool:
-    (wire,) = store._link._ready
-    return not wire.is_open()
+    (wire,) = the_link(store)._ready
+    return not wire.is_quiet()
 
 
 async def test_an_answer_too_many_ends_the_connection_before_anybody_takes_it_for_his() -> None:
     with stranger(b":1\r\n" * 2) as url:
         async with opened_async(url) as store:
             await one_async(store, acquire(QUOTA))
-            assert store._here().link._wire is None
+            assert the_link(store)._wire is None
         with opened(url) as blocking:
             for _ in range(3):
                 one(blocking, acquire(QUOTA))
@@ -351,7 +352,7 @@ def test_something_that_is_no_redis_is_unreachable() -> None:
 
 async def test_a_callers_nonsense_is_its_own_affair(keyspace: Keyspace) -> None:
     """Asked in the same turn of the loop, it cannot be planned, and the others do not hear of it."""
-    nonsense = Amend(Receipt(()), "refund")
+    nonsense = Amend(Receipt((), "a record without a serial"), "refund")
     async with opened_async(keyspace.server.url, prefix=keyspace.prefix) as store:
         before, error, after = await asyncio.gather(
             store.run([acquire(QUOTA)]), store.run([nonsense]), store.run([acquire(QUOTA)]), return_exceptions=True

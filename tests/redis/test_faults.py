@@ -31,6 +31,7 @@ from tests.integration.redis_support import (
     opened,
     opened_async,
     our_threads,
+    the_link,
     used,
 )
 from tests.integration.support import in_threads
@@ -128,7 +129,10 @@ def test_a_reply_lost_after_the_charge_is_charged_once_and_said_to_be_unknown(
         opened(keyspace.server.url, prefix=keyspace.prefix) as witness,
     ):
         assert decided(one(store, acquire(QUOTA)))
-        for flow, why in ((Flow(cut_after=0), "the connection broke"), (Flow(lost=True), "no answer within 200 ms")):
+        for flow, why in (
+            (Flow(cut_after=0), "the connection broke"),
+            (Flow(lost=True), "no answer within the deadline"),
+        ):
             before = used(witness, QUOTA)
             proxy.replies = flow
             (outcome,) = store.run([acquire(QUOTA)], int(SHORT * 1e6))
@@ -357,7 +361,7 @@ def test_closing_lets_threads_finish_and_tells_those_who_wait(proxy: FaultProxy,
     for thread in threads:
         thread.start()
     proxy.when(lambda counts: counts.requests.seen > seen)
-    wait_until(lambda: len(store._link._turns) == 2, "two threads that wait")
+    wait_until(lambda: len(the_link(store)._turns) == 2, "two threads that wait")
     store.close()
     wait_until(lambda: len(outcomes) == 2, "the answers to those who wait")
     assert {failed(outcome).charged for outcome in outcomes} == {"no"}

@@ -28,6 +28,7 @@ from tests.integration.redis_support import (
     opened_async,
     our_tasks,
     our_threads,
+    the_link,
 )
 from tests.integration.support import in_threads
 
@@ -140,14 +141,14 @@ async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
     async with opened_async(own.url) as store:
         for _ in range(3):
             assert decided(await one_async(store, acquire(QUOTA)))
-            wire = store._here().link._wire
+            wire = the_link(store)._wire
             begin(own)
             outcomes = await asyncio.gather(*[store.run([acquire(QUOTA)], SHORT_US) for _ in range(20)])
             assert {failed(outcome).charged for (outcome,) in outcomes} == {"unknown"}
             end(own)
             assert decided(await one_async(store, acquire(QUOTA)))
             assert wire is not None
-            assert store._here().link._wire is wire
+            assert the_link(store)._wire is wire
             assert not wire._outstanding
         assert our_tasks() == 0
 
@@ -156,7 +157,7 @@ async def test_an_answer_that_is_overdue_ends_the_connection_and_nothing_is_kept
     """While a server hangs, memory is bounded by what is asked in a deadline and a second."""
     async with opened_async(own.url) as store:
         assert decided(await one_async(store, acquire(QUOTA)))
-        link = store._here().link
+        link = the_link(store)
         wire = link._wire
         assert wire is not None
         own.freeze()

@@ -1,5 +1,6 @@
 """Keys of the Redis store: hashed, bounded, one partition per key of the user's."""
 
+from binascii import crc_hqx
 from itertools import combinations
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from penstock import Quota
 from penstock.errors import InvalidOption
 from penstock.model import Key
-from penstock.stores.redis.keys import LETTERS, PARTITIONS, Keys
+from penstock.stores.redis.keys import DEFAULT_PARTITIONS, LETTERS, MAX_PARTITIONS, SLOTS, Keys
 from penstock.testing.examples.keys import HOSTILE
 
 SECRET = b"secret"
@@ -98,8 +99,22 @@ def test_records_are_told_apart_by_id_and_by_counters() -> None:
 
 
 def test_partitions_are_all_in_use() -> None:
-    heads = {KEYS.subject(str(number)).head for number in range(12 * PARTITIONS)}
-    assert len(heads) == PARTITIONS
+    names = [counter(KEYS, str(number)) for number in range(12 * DEFAULT_PARTITIONS)]
+    assert {KEYS.partition(name) for name in names} == set(range(DEFAULT_PARTITIONS))
+
+
+@pytest.mark.parametrize("partitions", [2**power for power in range(MAX_PARTITIONS.bit_length())])
+def test_partitions_lie_evenly_among_the_slots(partitions: int) -> None:
+    """So that servers that own equal ranges of slots own equally many partitions."""
+    slots = Keys(SECRET, partitions=partitions).slots
+    assert [slot * partitions // SLOTS for slot in slots] == list(range(partitions))
+
+
+def test_a_key_is_in_the_slot_of_its_partition() -> None:
+    for number in range(100):
+        name = counter(KEYS, str(number))
+        tag = name[name.index(b"{") + 1 : name.index(b"}")]
+        assert crc_hqx(tag, 0) % SLOTS == KEYS.slots[KEYS.partition(name)]
 
 
 def test_a_letter_tells_the_algorithm() -> None:
@@ -112,9 +127,9 @@ def test_a_letter_tells_the_algorithm() -> None:
 def test_names_stay_the_same_for_ever() -> None:
     """Whatever changes them must change the version in the prefix, or a rolling upgrade counts twice."""
     shop = Keys(SECRET, namespace="shop")
-    assert counter(shop, "alice") == b"pk1{Lk}shRc0LGnT4cI3xK7NpkrN7A"
-    assert counter(shop, ("alice", "bob"), QUOTAS[-1]) == b"pk1{rk}iyaJcC3URc5sPS5JRDZu8LQ"
-    assert shop.record(shop.subject("alice"), b"id", [b"x"]) == b"pk1{Lk}#FtVxpH55zb7W4MTO8Qec4g"
+    assert counter(shop, "alice") == b"pk1{dt}shRc0LGnT4cI3xK7NpkrN7A"
+    assert counter(shop, ("alice", "bob"), QUOTAS[-1]) == b"pk1{dt}iyaJcC3URc5sPS5JRDZu8LQ"
+    assert shop.record(shop.subject("alice"), b"id", [b"x"]) == b"pk1{dt}#FtVxpH55zb7W4MTO8Qec4g"
 
 
 @pytest.mark.parametrize("prefix", ["", "a{b", "a}b", "x" * 14, "a b", "é", "a\n"])

@@ -8,12 +8,12 @@ from tests.unit.support import finish
 SCHEMES = ", ".join(f"{scheme}://" for scheme in (MEMORY, *REDIS))
 
 BAD_URLS = {
-    "": f"store '': unknown scheme (expected {SCHEMES})",
-    "memory": f"store 'memory': unknown scheme (expected {SCHEMES})",
-    "memory:": f"store 'memory:': unknown scheme (expected {SCHEMES})",
-    "MEMORY://": f"store 'MEMORY': unknown scheme (expected {SCHEMES})",
-    "redis:/:pa55word@host": f"store '...': unknown scheme (expected {SCHEMES})",
-    "x" * 99 + "://": f"store '{'x' * 32}': unknown scheme (expected {SCHEMES})",
+    "": f"store '': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
+    "memory": f"store 'memory': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
+    "memory:": f"store 'memory:': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
+    "MEMORY://": f"store 'MEMORY': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
+    "redis:/:pa55word@host": f"store '...': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
+    "x" * 99 + "://": f"store '{'x' * 32}': unknown scheme (expected {SCHEMES}, or valkey in place of redis)",
     "memory://host": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",
     "memory:///path": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",
     "memory://#part": "store memory://...: has neither host nor path (expected e.g. memory://?max_keys=100000)",

@@ -12,7 +12,9 @@ from penstock.stores.base import AsyncStore, DirectAsk, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 MEMORY = "memory"
-REDIS = ("redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix")
+WAYS = ("", "s", "+unix", "+sentinel", "s+sentinel", "+cluster", "s+cluster")
+REDIS = tuple(f"redis{way}" for way in WAYS)
+VALKEY = tuple(f"valkey{way}" for way in WAYS)
 
 
 def open_store(url: str, clock: Clock | None = None) -> Store:
@@ -58,11 +60,14 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
 
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in (MEMORY, *REDIS):  # never quote the rest of a URL: it may hold a password
+    if not separator or scheme not in (
+        MEMORY,
+        *REDIS,
+        *VALKEY,
+    ):  # never quote the rest of a URL: it may hold a password
         name = scheme[:32] if re.fullmatch(r"[A-Za-z+:]*", scheme) else "..."
-        raise InvalidOption(
-            f"store {name!r}: unknown scheme (expected {', '.join(f'{known}://' for known in (MEMORY, *REDIS))})"
-        )
+        known = ", ".join(f"{scheme}://" for scheme in (MEMORY, *REDIS))
+        raise InvalidOption(f"store {name!r}: unknown scheme (expected {known}, or valkey in place of redis)")
     return scheme
 
 

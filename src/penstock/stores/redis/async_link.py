@@ -19,12 +19,11 @@ from typing import Any
 
 import hiredis
 
-from penstock.clock import Micros
 from penstock.model import Failed
 from penstock.stores.redis.dialing import dial_async, named, refusal
 from penstock.stores.redis.link import FIRST_PAUSE, LOADING, LONGEST_PAUSE, NoAnswer
-from penstock.stores.redis.replies import failed_by, not_sent, unanswered
-from penstock.stores.redis.settings import Settings
+from penstock.stores.redis.replies import not_sent, unanswered
+from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
 
 OVERDUE = 1.0
@@ -36,10 +35,10 @@ Heard = Callable[[Any], None]
 class Sent:
     """A question on its way: whom to tell its answer, until when, and the timer that tells otherwise."""
 
-    __slots__ = ("due", "heard", "loads", "packed", "timer")
+    __slots__ = ("before", "due", "heard", "loads", "packed", "timer")
 
-    def __init__(self, packed: bytes, heard: Heard | None, due: float = 0.0) -> None:
-        self.packed, self.heard, self.due = packed, heard, due
+    def __init__(self, packed: bytes, heard: Heard | None, due: float = 0.0, before: bytes = b"") -> None:
+        self.packed, self.heard, self.due, self.before = packed, heard, due, before
         self.timer: asyncio.TimerHandle | None = None
         self.loads = 0  # how often the script was loaded for it
 
@@ -55,17 +54,27 @@ class Sent:
 class Wire(asyncio.Protocol):
     """One connection, pipelined."""
 
-    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, lost: Callable[[Wire], None]) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, place: str, lost: Callable[[Wire], None]) -> None:
         self._writer, self._talk, self._lost = writer, talk, lost  # a writer that is forgotten closes its transport
+        self._place = place
         self._transport = writer.transport
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
         self._outstanding: deque[Sent] = deque()
+        self._unsent: list[bytes] = []
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, sent: Sent) -> None:
+        """With all others up to the next `flush`."""
+        if sent.before:
+            self.send(Sent(sent.before, None))
         self._outstanding.append(sent)
-        self._transport.write(sent.packed)
+        self._unsent.append(sent.packed)
+
+    def flush(self) -> None:
+        if self._unsent:
+            self._transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
+            self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -74,6 +83,7 @@ class Wire(asyncio.Protocol):
                 self._answered(self._outstanding.popleft(), reply)
         except (hiredis.ProtocolError, IndexError):  # nonsense, or an answer that nobody asked for: whose are the rest?
             self.abort()
+        self.flush()
 
     def _answered(self, sent: Sent, reply: Any) -> None:
         if is_unknown(reply) and sent.heard is not None and sent.loads < LOADS:
@@ -100,7 +110,7 @@ class Wire(asyncio.Protocol):
         why = "closed by the server" if error is None else named(error)
         outstanding, self._outstanding = self._outstanding, deque()
         for sent in outstanding:
-            sent.tell(unanswered(f"the connection broke ({why})", self._talk.place))
+            sent.tell(unanswered(f"the connection broke ({why})", self._place))
 
     def abort(self) -> None:
         """Give it up; what is asked from now on goes elsewhere."""
@@ -111,24 +121,26 @@ class Wire(asyncio.Protocol):
 class AsyncLink:
     """The way of one event loop to one server."""
 
-    def __init__(self, settings: Settings, talk: Talk) -> None:
-        self._settings, self._talk, self.place = settings, talk, settings.place
+    def __init__(self, settings: Settings, talk: Talk, node: Node) -> None:
+        self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._connector: asyncio.Task[None] | None = None
         self._waiting: dict[Sent, None] = {}  # questions for which there is no connection yet, in order
         self._unreachable: Failed | None = None  # as long as somebody goes on trying
         self._asked = False  # whether anybody asked since the last attempt to connect
-        self._closed = False
+        self._closed: Failed | None = None  # why nobody is to be asked here any more
         self._end: AsyncIterator[None] | None = None
 
-    def ask(self, packed: bytes, deadline: Micros, heard: Heard) -> None:
-        """Send a question; `heard` is called with its answer: a reply, or `Failed`."""
-        sent = Sent(packed, heard, self._loop.time() + deadline / 1_000_000)
+    def ask(self, question: bytes, due: float, heard: Heard, before: bytes = b"") -> None:
+        """Send a question, together with all others up to the next `flush`; `heard` is called with its answer: a reply,
+        or `Failed`. What has to be said `before` is answered to nobody.
+        """
+        sent = Sent(question, heard, due, before)
         if self._wire is not None:
             self._send(self._wire, sent)
-        elif self._closed:
-            sent.tell(not_sent("the store is closed", self.place, transient=False))
+        elif self._closed is not None:
+            sent.tell(self._closed)
         else:
             self._asked = True
             if self._unreachable is not None:
@@ -139,14 +151,18 @@ class AsyncLink:
             if self._connector is None:
                 self._connector = self._loop.create_task(self._keep_connecting())
 
-    def shut(self) -> None:
+    def flush(self) -> None:
+        if self._wire is not None:
+            self._wire.flush()
+
+    def shut(self, why: str = "the store is closed", *, transient: bool = False) -> None:
         """Tell all who wait, and give up the connection."""
-        self._closed = True
+        self._closed = not_sent(why, self.place, transient=transient)
         if self._connector is not None:
             self._connector.cancel()
         if self._wire is not None:
             self._wire.abort()
-        self._tell_all(not_sent("the store is closed", self.place, transient=False))
+        self._tell_all(self._closed)
 
     async def close(self) -> None:
         """The same, and wait until nothing is left of it."""
@@ -198,15 +214,12 @@ class AsyncLink:
             self._connector = self._unreachable = None  # whoever asks next waits for what a new attempt brings
 
     async def _dial(self) -> None:
-        wire = Wire(await dial_async(self._settings), self._talk, self._lost)
+        writer = await dial_async(self._settings.kind, self._settings.connect, self._node)
+        wire = Wire(writer, self._talk, self.place, self._lost)
         try:
-            (loaded,) = await self._ask_all(wire, [self._talk.load])
-            if isinstance(loaded, hiredis.ReplyError):
-                loaded = failed_by(loaded, self.place)
-            if isinstance(loaded, Failed):
-                raise NoAnswer(loaded._replace(charged="no"))
-            if self._talk.checks:
-                self._talk.checked(await self._ask_all(wire, self._talk.checks))
+            why = self._talk.welcomed(self._node, await self._ask_all(wire, self._talk.greetings(self._node)))
+            if why is not None:
+                raise NoAnswer(why)
         except BaseException:
             wire.abort()
             raise
@@ -216,6 +229,7 @@ class AsyncLink:
         waiting, self._waiting = self._waiting, {}
         for sent in waiting:
             self._send(wire, sent)
+        wire.flush()
 
     async def _at_the_end_of_the_loop(self, wire: Wire) -> AsyncIterator[None]:
         """`asyncio.run` ends generators before it closes a loop: then the connection of a forgotten store goes."""
@@ -228,6 +242,7 @@ class AsyncLink:
         answers: asyncio.Queue[Any] = asyncio.Queue()
         for question in questions:
             wire.send(Sent(question, answers.put_nowait))
+        wire.flush()
         async with asyncio.timeout(LOADING):
             return [await answers.get() for _ in questions]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -23,7 +23,7 @@ from redis.retry import Retry
 from penstock.errors import InvalidOption
 from penstock.model import Failed
 from penstock.stores.redis.replies import FORBIDDEN, not_sent
-from penstock.stores.redis.settings import Settings
+from penstock.stores.redis.settings import Node, Settings
 
 CONNECT_TIMEOUT = 2.0
 
@@ -39,18 +39,20 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
 }
 
 
-def dial(settings: Settings) -> socket.socket:
+def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float = CONNECT_TIMEOUT) -> socket.socket:
     """The socket of a connection that is ready for use; it is the caller's from now on."""
-    connection: Any = BLOCKING[settings.kind](**_arguments(settings), retry=Retry(NoBackoff(), 0))
+    connection: Any = BLOCKING[kind](**_arguments(kind, connect, node, timeout), retry=Retry(NoBackoff(), 0))
     connection.connect()
     dialed: socket.socket = connection._sock
     connection._sock = None  # redis-py would close what it takes for forgotten
     return dialed
 
 
-async def dial_async(settings: Settings) -> asyncio.StreamWriter:
+async def dial_async(kind: str, connect: Mapping[str, Any], node: Node) -> asyncio.StreamWriter:
     """The writer of a connection that is ready for use: its transport is the caller's from now on."""
-    connection: Any = ASYNCIO[settings.kind](**_arguments(settings), retry=AsyncRetry(NoBackoff(), 0))
+    connection: Any = ASYNCIO[kind](
+        **_arguments(kind, connect, node, CONNECT_TIMEOUT), retry=AsyncRetry(NoBackoff(), 0)
+    )
     try:
         await connection.connect()
     except BaseException:
@@ -83,14 +85,16 @@ def named(error: BaseException) -> str:
 def check(settings: Settings) -> None:
     """Raise `InvalidOption` if redis-py does not understand what it would be told."""
     try:
-        BLOCKING[settings.kind](**_arguments(settings))
+        for connect in (settings.connect, settings.sentinel):
+            BLOCKING[settings.kind](**_arguments(settings.kind, connect, settings.nodes[0], CONNECT_TIMEOUT))
     except Exception as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         what = f"option {unknown.group(1)!r}: unknown" if unknown else f"a value that redis-py refuses ({named(error)})"
         raise InvalidOption(f"redis at {settings.place}: {what}") from None
 
 
-def _arguments(settings: Settings) -> dict[str, Any]:
+def _arguments(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> dict[str, Any]:
     """RESP2, because what is pushed without having been asked for would come between questions and answers."""
-    ours = {"protocol": 2, "socket_timeout": CONNECT_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
-    return dict(settings.connect) | ours
+    where = {"path": node.host} if kind == "unix" else {"host": node.host, "port": node.port}
+    ours = {"protocol": 2, "socket_timeout": timeout, "socket_connect_timeout": timeout}
+    return dict(connect) | where | ours

@@ -7,16 +7,18 @@
 - **Injective**: every text that goes into a digest carries its length, so no two counters are spelled alike; that two
   digests of 128 bits meet is beyond chance. A change of the spelling changes the version in the prefix.
 - **Bounded**: 30 bytes by default, 40 at most, because every key costs its length in memory.
-- **Partition**: one of 1,024, as two characters in braces, which Redis Cluster takes for the slot. It depends on the
-  key alone, so all counters of one key, and the records of its requests, live in one slot and can be charged together.
+- **Partition**: two characters in braces, from which Redis Cluster makes the slot. It depends on the key alone, so all
+  counters of one key, and the records of its requests, live in one slot and can be charged together. Few partitions
+  put many requests into one script call, many spread over more servers; their slots lie evenly among all there are.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
-from binascii import b2a_base64
+import string
+from binascii import b2a_base64, crc_hqx
 from collections.abc import Iterable, Sequence
+from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -27,7 +29,9 @@ from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
 
 DEFAULT_PREFIX = "pk1"
 MAX_PREFIX = 13
-PARTITIONS = 1_024
+SLOTS = 16_384
+DEFAULT_PARTITIONS = 64
+MAX_PARTITIONS = 1_024
 RECORD = b"#"
 
 LETTERS = {
@@ -68,9 +72,17 @@ class Keys:
     - `secret`: what the hashes are keyed with; the same on every server of the fleet, for ever.
     - `namespace`: keeps applications apart that share a Redis and a secret.
     - `prefix`: what every key begins with; for ACLs and for whoever looks into the database.
+    - `partitions`: over how many slots of a cluster they are spread; the same on every server of the fleet.
     """
 
-    def __init__(self, secret: bytes, *, namespace: str = "", prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        namespace: str = "",
+        prefix: str = DEFAULT_PREFIX,
+        partitions: int = DEFAULT_PARTITIONS,
+    ) -> None:
         if not _PREFIX.fullmatch(prefix):
             raise InvalidOption(
                 f"key prefix {shown(prefix)}: expected 1 to {MAX_PREFIX} letters, digits, or any of _ . : -"
@@ -81,7 +93,10 @@ class Keys:
         self._one = self._derived(b"key of one part")
         self._several = self._derived(b"key of several parts")
         self._record = self._derived(b"record")
-        self._heads = [f"{prefix}{{{_letters(number)}}}".encode() for number in range(PARTITIONS)]
+        self.slots, tags = _evenly_spread(partitions)
+        self._heads = [f"{prefix}{{{tag}}}".encode() for tag in tags]
+        self._length = len(self._heads[0])
+        self._partitions = {head: number for number, head in enumerate(self._heads)}
 
     def subject(self, key: Key) -> Subject:
         """What the keys of all counters of `key`, in canonical form, have in common."""
@@ -92,7 +107,7 @@ class Keys:
             of_key = self._several.copy()
             of_key.update(_spelled(key))
         digest = of_key.digest()
-        return new(Subject, (self._heads[(digest[0] << 8 | digest[1]) % PARTITIONS], digest))
+        return new(Subject, (self._heads[(digest[0] << 8 | digest[1]) % len(self._heads)], digest))
 
     def family(self, quota: Quota) -> Family:
         """What the keys of all counters with the identity of `quota` have in common; made once per quota."""
@@ -113,6 +128,10 @@ class Keys:
         of_record.update(_lengthy([request_id, *counters]))
         return subject.head + RECORD + b2a_base64(of_record.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
+    def partition(self, name: bytes) -> int:
+        """The partition that a key of ours, as made above, is in; its slot is `slots[partition]`."""
+        return self._partitions[name[: self._length]]
+
     def _derived(self, *what: bytes) -> blake2b:
         derived = self._hash.copy()
         derived.update(_lengthy(what))
@@ -128,6 +147,14 @@ def _lengthy(parts: Iterable[bytes]) -> bytes:
     return b"".join([b"%d:%b" % (len(part), part) for part in parts])
 
 
-def _letters(number: int) -> str:
-    """A number of 10 bits as two characters that mean nothing to Redis, shells and patterns."""
-    return urlsafe_b64encode((number << 6).to_bytes(2, "big"))[:2].decode()
+@cache
+def _evenly_spread(partitions: int) -> tuple[list[int], list[str]]:
+    """So many slots, and for each the tag that means it: two characters that are nothing to shells and patterns.
+
+    Servers of a cluster own ranges of slots, so partitions that lie evenly are shared evenly.
+    """
+    letters = string.ascii_letters + string.digits + "-_"
+    slots = {crc_hqx(f"{one}{other}".encode(), 0) % SLOTS: f"{one}{other}" for one in letters for other in letters}
+    width = SLOTS // partitions
+    chosen = list({slot // width: slot for slot in sorted(slots)}.values())  # the last one of each range
+    return chosen, [slots[slot] for slot in chosen]

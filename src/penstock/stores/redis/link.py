@@ -5,20 +5,16 @@ connections; a caller takes a connection that is ready, or waits for one as long
 server cannot be reached callers are told so at once, and the connector tries again, less and less often, as long as
 anybody asks.
 
-A question is sent at most once, unless the server says that it did not know the script. A connection on which an answer
-is outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
+A question is sent at most once, unless the server says that it did not know the script. A connection on which answers
+are outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
 """
 
 from __future__ import annotations
 
 import _thread
-import errno
-import math
 import os
 import random
-import select
-import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Lock
 from typing import Any
@@ -26,12 +22,13 @@ from weakref import WeakSet, ref
 
 import hiredis
 
-from penstock.clock import Micros, monotonic
+from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.dialing import dial, named, refusal
-from penstock.stores.redis.replies import failed_by, not_sent, unanswered
-from penstock.stores.redis.settings import Settings
+from penstock.stores.redis.dialing import named, refusal
+from penstock.stores.redis.replies import not_sent, unanswered
+from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
+from penstock.stores.redis.wire import Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LOADING = 2.0
@@ -39,8 +36,6 @@ LOADING = 2.0
 
 LOOK_AGAIN = 0.5
 """Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
-
-CHUNK = 65_536
 
 
 class NoAnswer(Exception):
@@ -51,71 +46,29 @@ class NoAnswer(Exception):
         super().__init__(str(failed.error))
 
 
-class Wire:
-    """One connection: a question at a time. Its socket never blocks; what waits is `poll`, whose time signals do not
-    prolong.
-    """
+class Exchange:
+    """Questions that have been sent over one connection."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._socket = dial(settings)
-        self._socket.setblocking(False)
-        self._pending = getattr(self._socket, "pending", lambda: 0)  # what TLS has read already
-        self._reader = hiredis.Reader()
-        self._readable, self._writable = select.poll(), select.poll()
-        self._readable.register(self._socket, select.POLLIN)
-        self._writable.register(self._socket, select.POLLOUT)
+    __slots__ = ("_link", "_questions", "_until", "_wire")
 
-    def ask(self, packed: bytes, until: float) -> Any:
-        """The reply to a question. Raises `TimeoutError` or another `OSError` if there is none."""
-        self._send(packed, until)
-        reply = self._reader.gets()
-        while reply is False:
-            self._reader.feed(self._receive(until))
-            reply = self._reader.gets()
-        return reply
+    def __init__(self, link: Link, wire: Wire, questions: Sequence[bytes], until: float) -> None:
+        self._link, self._wire, self._questions, self._until = link, wire, questions, until
 
-    def is_open(self) -> bool:
-        """Whether the server has not hung up since its last answer: nothing is outstanding, so nothing may be there."""
-        return not (self._reader.has_data() or self._readable.poll(0))
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def __del__(self) -> None:
-        """An interrupt may lose one."""
-        if hasattr(self, "_socket"):
-            self.close()
-
-    def _send(self, packed: bytes, until: float) -> None:
-        left = memoryview(packed)
-        while left:
-            try:
-                left = left[self._socket.send(left) :]
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                _wait(self._writable, until)
-            except ssl.SSLWantReadError:
-                _wait(self._readable, until)
-
-    def _receive(self, until: float) -> bytes:
-        while True:
-            if not self._pending():
-                _wait(self._readable, until)
-            try:
-                chunk = self._socket.recv(CHUNK)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                continue  # TLS had something to say that was no data
-            except ssl.SSLWantWriteError:
-                _wait(self._writable, until)
-                continue
-            if not chunk:
-                raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
-            return chunk
-
-
-def _wait(event: select.poll, until: float) -> None:
-    left = until - monotonic()
-    if left <= 0 or not event.poll(math.ceil(left * 1_000)):
-        raise TimeoutError
+    def finish(self) -> list[Any]:
+        """The replies. Raises `NoAnswer`."""
+        link, wire, until = self._link, self._wire, self._until
+        try:
+            replies = [wire.receive(until) for _ in self._questions]
+            for number, reply in enumerate(replies):
+                if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
+                    replies[number] = link._load_and_ask(wire, self._questions[number], until)
+        except BaseException as error:
+            raise link._broken(wire, error) from None
+        if any(map(is_stranded, replies)):
+            link._drop(wire)
+        else:
+            link._give_back(wire)
+        return replies
 
 
 class Token:
@@ -129,15 +82,15 @@ def _nobody() -> None:
 
 
 class Link:
-    """Connections to one server, shared by threads.
+    """Connections to one server, `node`, shared by threads.
 
     An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
     references: a connection, a turn, the connector's token are gone with whoever held them.
     """
 
-    def __init__(self, settings: Settings, talk: Talk) -> None:
-        self._settings, self._talk, self.place = settings, talk, settings.place
-        self._closed = False
+    def __init__(self, settings: Settings, talk: Talk, node: Node) -> None:
+        self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+        self._closed: Failed | None = None  # why nobody is to be asked here any more
         self._begin()
         _alive.add(self)
 
@@ -152,39 +105,38 @@ class Link:
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
-    def call(self, packed: bytes, deadline: Micros) -> Any:
-        """The server's reply, within `deadline` microseconds. Raises `NoAnswer`."""
-        until = monotonic() + deadline / 1_000_000
+    def start(self, questions: Sequence[bytes], until: float) -> Exchange:
+        """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
+        if monotonic() >= until:
+            raise NoAnswer(not_sent("no time was left to ask", self.place))
         wire = self._take(until)
         try:
-            reply = wire.ask(packed, until)
-            if is_unknown(reply):
-                reply = self._load_and_ask(wire, packed, until)
-        except BaseException as error:  # whatever happened, an answer may be outstanding
-            self._drop(wire)
-            if isinstance(error, TimeoutError):
-                raise NoAnswer(unanswered(f"no answer within {deadline / 1000:g} ms", self.place)) from None
-            if isinstance(error, OSError | hiredis.ProtocolError):
-                raise NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place)) from None
-            raise
-        if is_stranded(reply):
-            self._drop(wire)
-        else:
-            self._give_back(wire)
-        return reply
+            wire.send(questions[0] if len(questions) == 1 else b"".join(questions), until)
+        except BaseException as error:
+            raise self._broken(wire, error) from None
+        return Exchange(self, wire, questions, until)
 
-    def _load_and_ask(self, wire: Wire, packed: bytes, until: float) -> Any:
+    def _broken(self, wire: Wire, error: BaseException) -> BaseException:
+        """What to raise after something happened to a connection: whatever that was, answers may be outstanding."""
+        self._drop(wire)
+        if isinstance(error, TimeoutError):
+            return NoAnswer(unanswered("no answer within the deadline", self.place))
+        if isinstance(error, OSError | hiredis.ProtocolError):
+            return NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place))
+        return error
+
+    def _load_and_ask(self, wire: Wire, question: bytes, until: float) -> Any:
         """The reply to a question after the script has been loaded; again, if it was forgotten in between."""
         reply, loads = None, 0
         while loads < LOADS and (reply is None or is_unknown(reply)):
             loaded = wire.ask(self._talk.load, until)
-            reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(packed, until)
+            reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(question, until)
             loads += 1
         return reply
 
-    def close(self) -> None:
+    def close(self, why: str = "the store is closed", *, transient: bool = False) -> None:
         with self._lock:
-            self._closed = True
+            self._closed = not_sent(why, self.place, transient=transient)
             self._ended.set()
             ready, self._ready = self._ready, []
             self._wake_all()
@@ -199,11 +151,11 @@ class Link:
         """
         while True:
             with self._lock:
-                if self._closed:
-                    raise NoAnswer(not_sent("the store is closed", self.place, transient=False))
+                if self._closed is not None:
+                    raise NoAnswer(self._closed)
                 while self._ready:
                     wire = self._ready.pop()
-                    if wire.is_open():
+                    if wire.is_quiet():
                         return wire
                     self._forget(wire)
                 if self._unreachable is not None and not self._wires:
@@ -233,7 +185,7 @@ class Link:
 
     def _give_back(self, wire: Wire) -> None:
         with self._lock:
-            if not self._closed:
+            if self._closed is None:
                 self._ready.append(wire)
                 self._wake_one()
                 return
@@ -286,20 +238,23 @@ class Link:
             few = len(self._wires) < self._settings.connections
             wanted = len(self._turns) > len(self._ready) if self._unreachable is None else self._asked
             self._asked = False
-            if few and wanted and not self._closed:
+            if few and wanted and self._closed is None:
                 return True
             self._connector = _nobody
             self._unreachable = None  # whoever asks next waits for what a new attempt brings
             return False
 
     def _dial(self) -> Wire:
-        wire = Wire(self._settings)
+        wire = Wire(self._settings.kind, self._settings.connect, self._node)
         try:
-            loaded = wire.ask(self._talk.load, monotonic() + LOADING)
-            if isinstance(loaded, hiredis.ReplyError):
-                raise NoAnswer(failed_by(loaded, self.place)._replace(charged="no"))
-            if self._talk.checks:
-                self._talk.checked([wire.ask(question, monotonic() + LOADING) for question in self._talk.checks])
+            answers: list[Any] = []
+            for question in self._talk.greetings(self._node):
+                answers.append(wire.ask(question, monotonic() + LOADING))
+                if isinstance(answers[0], hiredis.ReplyError):
+                    break  # perhaps the last thing it says
+            why = self._talk.welcomed(self._node, answers)
+            if why is not None:
+                raise NoAnswer(why)
         except BaseException:
             wire.close()
             raise

@@ -6,8 +6,8 @@ A call carries each distinct quota once; an ask names it by number. Numbers trav
 (the layout stands in `lua/main.lua`): few arguments to make and to parse, and a reply that is read without a parser.
 What depends on a quota alone is prepared once per quota.
 
-A call goes to one server. Whoever talks to several groups the operations first: `Keys.subject(key).head` is the
-partition of a key, and an operation is planned without regard to the others, so any grouping gives the same answers.
+A call goes to one server. Whoever talks to several groups the operations first, by partition (see `spread`); an
+operation is planned without regard to the others, so any grouping gives the same answers.
 
 An operation on a calendar quota is *stale* if the server's clock is more than a period away from the caller's, which
 chose the boundaries to send. Then it has changed nothing, and may be planned again with the server's `now`.
@@ -82,6 +82,17 @@ class Reply(NamedTuple):
     corrupt: int
 
 
+class Part(NamedTuple):
+    """The asks of a request with an id that one partition decides on; `cost` and `lasts` are the whole request's, and
+    stand in the record of each part.
+    """
+
+    asks: tuple[Ask, ...]
+    id: bytes
+    cost: int
+    lasts: Micros
+
+
 class Prepared:
     """All of a quota that is the same in every call, or at least for a while."""
 
@@ -115,7 +126,7 @@ class Planner:
         self._prepared: dict[Quota, Prepared] = {}
         self.named: dict[tuple[Key, Quota], bytes] = {}  # hashing costs more than all the rest of planning
 
-    def plan(self, ops: Sequence[Op], now: Micros) -> Call:
+    def plan(self, ops: Sequence[Part | Op], now: Micros) -> Call:
         """The call that asks for `ops`; `now` is what the caller takes for the server's time."""
         batch = _Batch(self, now)
         for op in ops:
@@ -123,17 +134,19 @@ class Planner:
                 batch.acquire(op)
             elif isinstance(op, Amend):
                 batch.amend(op)
+            elif isinstance(op, Part):
+                batch.once(*op)
             else:
                 batch.reset(op)
         return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records)
 
-    def read(self, ops: Sequence[Op], call: Call, reply: bytes) -> Reply:
+    def read(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
         """What `reply` says of `ops`, for which `call` was planned."""
         if len(ops) == 1 and len(reply) == _LONE.size:
             return self._read_one(ops[0], reply)
         return self._read_all(ops, call, reply)
 
-    def _read_one(self, op: Op, reply: bytes) -> Reply:
+    def _read_one(self, op: Part | Op, reply: bytes) -> Reply:
         """As below, for the one ask that most calls are."""
         now, corrupt, allowed, remaining, retry_after, reset_after, more_after, delay, mark, part = _LONE.unpack(reply)
         if not isinstance(op, Acquire) or op.id is not None or op.asks[0].advisory or part or allowed == _STALE:
@@ -142,12 +155,12 @@ class Planner:
         answer = allowed == 1, remaining, retry_after, reset_after, more_after, delay, mark
         return new(Reply, ([new(Verdict, (answer, now, key, quota, cost, ()))], [], now, corrupt))
 
-    def _read_all(self, ops: Sequence[Op], call: Call, reply: bytes) -> Reply:
+    def _read_all(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
         reading = _Reading(reply)
         records = iter(call.records)
         outcomes: list[Outcome] = []
         for op in ops:
-            if isinstance(op, Acquire):
+            if isinstance(op, Acquire | Part):
                 once = op.id is not None
                 outcomes.append(reading.verdict_once(op.asks, next(records)) if once else reading.verdict(op.asks))
             else:
@@ -163,6 +176,14 @@ class Planner:
             found = self._prepared[quota] = Prepared(quota, self.keys)
         return found
 
+    def of_counter(self, key: Key, quota: Quota) -> int:
+        """The partition of a counter, which depends on its key alone."""
+        return self.keys.partition(self.named.get((key, quota)) or self.name(key, quota))
+
+    def of_record(self, record: str) -> int:
+        """The partition of a record, as receipts name it."""
+        return self.keys.partition(record.encode())
+
     def name(self, key: Key, quota: Quota) -> bytes:
         """The key of a counter, remembered for those who come often."""
         name = self.keys.counter(self.keys.subject(key), self.prepared(quota).family)
@@ -173,7 +194,12 @@ class Planner:
         return name
 
 
-def is_always_alike(op: Op) -> bool:
+def lifetime(asks: tuple[Ask, ...]) -> Micros:
+    """How long a request with an id is remembered."""
+    return max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
+
+
+def is_always_alike(op: Part | Op) -> bool:
     """Whether `op` is planned the same whenever it is asked: not with an id or a mark, nor by a calendar."""
     if not isinstance(op, Acquire) or op.id is not None:
         return False
@@ -195,7 +221,7 @@ class _Batch:
     def acquire(self, op: Acquire) -> None:
         asks, dry, request_id = op
         if request_id is not None:
-            self._once(asks, request_id)
+            self.once(asks, request_id, 0, lifetime(asks))
         elif len(asks) == 1:
             key, quota, cost, advisory = asks[0]
             number, prepared = self._counter(key, quota)
@@ -213,7 +239,7 @@ class _Batch:
             name, _, text = receipt.record.rpartition("@")
             serial = int(text)
             self.keys.append(name.encode())
-        lasts = max(charge.quota.horizon_us for charge in charges)
+        lasts = max((charge.quota.horizon_us for charge in charges), default=0)
         self.numbers += (_AMEND, len(charges), 0, _VERBS[verb], _ALL if units is None else units, serial, lasts)
         for key, quota, cost, mark in charges:
             number, _ = self._counter(key, quota)
@@ -224,9 +250,8 @@ class _Batch:
         self._counter(op.key, op.quota)
         self.numbers += (_RESET, 0, 0)
 
-    def _once(self, asks: tuple[Ask, ...], request_id: bytes) -> None:
-        lasts = max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
-        self.numbers += (_ONCE, len(asks), 0, randbits(RANDOM_BITS), lasts)
+    def once(self, asks: tuple[Ask, ...], request_id: bytes, cost: int, lasts: Micros) -> None:
+        self.numbers += (_ONCE, len(asks), cost, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
         self._ask(asks)
         record = self._names.record(self._names.subject(asks[0].key), request_id, self.keys[first:])

@@ -31,6 +31,9 @@ RIGHTS = " ".join(f"+{command}" for command in ("evalsha", "script|load", *COMMA
 """What the ACL must allow, beside the keys with our prefix."""
 
 FORBIDDEN = {
+    "ASK": "the server is a node of a cluster: connect with redis+cluster://",
+    "CROSSSLOT": "the server is a node of a cluster: connect with redis+cluster://",
+    "MOVED": "the server is a node of a cluster: connect with redis+cluster://",
     "NOAUTH": "the server wants a password",
     "NOPERM": f"the user may not do this (expected {RIGHTS}, and the key prefix)",
     "WRONGPASS": "wrong user name or password",

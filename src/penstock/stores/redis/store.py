@@ -1,8 +1,9 @@
 """The Redis store: counters that every server of a fleet shares. One script call decides a whole batch.
 
-`RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both plan, send and read alike; see `talk`, `link`
-and `async_link`. Neither raises for what goes wrong on the way: the outcome of an operation is then a `Failed`, which
-says whether it may have been charged all the same.
+`RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both find out alike whom to ask (`topology`), what
+to ask each of them (`spread`), and what to do about an answer (`errand`); `link` and `async_link` move the bytes.
+Neither raises for what goes wrong on the way: the outcome of an operation is then a `Failed`, which says whether it may
+have been charged all the same.
 """
 
 from __future__ import annotations
@@ -10,23 +11,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from penstock.clock import Clock, Micros
+from penstock.clock import SECOND, Clock, Micros, monotonic
 from penstock.model import Failed, Key, Op, Outcome, check_key
 from penstock.quota import Quota
-from penstock.stores.redis.async_link import AsyncLink
+from penstock.stores.redis.async_link import AsyncLink, Heard
 from penstock.stores.redis.dialing import check
-from penstock.stores.redis.link import Link, NoAnswer
-from penstock.stores.redis.settings import Settings, read_client, read_url
-from penstock.stores.redis.talk import MAX_OPS, PORTION, Question, Talk, batches
+from penstock.stores.redis.errand import ASKING, Errand
+from penstock.stores.redis.link import Exchange, Link, NoAnswer
+from penstock.stores.redis.plan import Part
+from penstock.stores.redis.replies import not_sent
+from penstock.stores.redis.settings import Node, Settings, read_client, read_url
+from penstock.stores.redis.spread import MAX_OPS, Groups, one_partition, spread
+from penstock.stores.redis.talk import PORTION, Talk
+from penstock.stores.redis.topology import Topology, topology_of
 
 if TYPE_CHECKING:
     import redis
 
 
 class OnServer:
-    """What both stores have: how to reach a server, how to talk to it, and the names of what is there."""
+    """What both stores have: how to reach servers, how to talk to them, and the names of what is there."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
         self._begin(read_url(url, **options), clock)
@@ -44,6 +52,7 @@ class OnServer:
         check(settings)
         self.settings = settings
         self.talk = Talk(settings, clock)
+        self.topology = topology_of(settings)
 
     def where(self, key: Key, quota: str | Quota) -> list[str]:
         """The names under which the counters of `key` are stored, for whoever looks into the database."""
@@ -53,58 +62,166 @@ class OnServer:
 
 
 class RedisStore(OnServer):
-    """Counters in one Redis or Valkey, for blocking callers.
+    """Counters in Redis or Valkey, for blocking callers.
 
     - `deadline`: seconds within which a decision is made, or known to have failed; 0.05.
-    - `connections`: how many may be open at once; 32.
+    - `connections`: how many may be open at once, to each server; 32.
     - `secret`: what identities are hashed with before they leave the process; the same on every server.
     - `namespace`: keeps applications apart that share a server and a secret.
     - `prefix`: what every key begins with.
+    - `partitions`: over how many slots of a cluster the keys are spread; 64.
     - `clock`: for tests; the script goes by it instead of the server's time.
     """
 
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
         super()._begin(settings, clock)
-        self._link = Link(settings, self.talk)
+        self._lock = Lock()
+        self._links: dict[Node, Link] = {}
+        self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
+        self._closed = False
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        within = self.settings.deadline_us if deadline is None else deadline
-        outcomes: list[Outcome] = []
-        for batch in batches(ops):
-            outcomes += self.talk.in_vain(batch, outcomes) or self._run(batch, within)
-        return outcomes
-
-    def _run(self, ops: Sequence[Op], deadline: Micros, now: Micros | None = None) -> list[Outcome]:
-        question = self.talk.ask(ops, now)
+        within = (self.settings.deadline_us if deadline is None else deadline) / SECOND
+        if 0 < len(ops) <= MAX_OPS and not self.topology.partitioned:
+            return self._ask_all([(0, ops)], None, within)[0]
+        at = self.talk.now()
+        spreading = spread(ops, self.talk.partitions)
         try:
-            reply = self._link.call(question.packed, deadline)
-        except NoAnswer as no_answer:
-            return [no_answer.failed] * len(ops)
-        outcomes, stale, at = self.talk.read(question, reply)
-        if stale and now is None:  # our clock and the server's differ: plan again by the server's
-            for position, outcome in zip(stale, self._run([ops[p] for p in stale], deadline, at), strict=True):
-                outcomes[position] = outcome
-        return outcomes
+            groups, _ = next(spreading)
+            while True:
+                groups, _ = spreading.send(self._ask_all(groups, at, within))
+        except StopIteration as end:
+            outcomes: list[Outcome] = end.value
+            return outcomes
 
     def close(self) -> None:
-        self._link.close()
+        self.topology.close()
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+
+    def _ask_all(self, groups: Groups, at: Micros | None, within: float) -> list[list[Outcome]]:
+        """What the servers say of each group, all of them asked at the same time."""
+        until = monotonic() + within
+        answers: list[list[Outcome | None]] = [[None] * len(ops) for _, ops in groups]
+        errands = [
+            Errand(self.talk, self.topology, partition, ops, into, at=at)
+            for (partition, ops), into in zip(groups, answers, strict=True)
+        ]
+        while errands:
+            errands = self._run(errands, until)
+        return cast("list[list[Outcome]]", answers)
+
+    def _run(self, errands: Sequence[Errand], until: float) -> list[Errand]:
+        """Ask, and hear what there is to be asked next."""
+        self._prepare(errands, until)
+        if len(errands) == 1:
+            return list(errands[0].hear(self._ask_one(errands[0], until)))
+        started = [(group, self._start(group, until)) for group in _by_node(errands)]
+        more: list[Errand] = []
+        for group, exchange in started:
+            for errand, reply in zip(group, _finish(group, exchange), strict=True):
+                more += errand.hear(reply)
+        return more
+
+    def _prepare(self, errands: Sequence[Errand], until: float) -> None:
+        """Wait where there is something to wait for: keys on the move, or a first look at who decides."""
+        pause = max([errand.pause for errand in errands])
+        if pause:
+            Event().wait(max(min(pause, until - monotonic()), 0))
+        if any(errand.node is None for errand in errands) and self.topology.trouble() is None:
+            looked = Event()
+            self.topology.when_looked(looked.set)
+            looked.wait(max(until - monotonic(), 0))
+            for errand in errands:
+                errand.look_up()
+
+    def _ask_one(self, errand: Errand, until: float) -> Any:
+        if errand.node is None:
+            return _nobody(self.topology, self.settings)
+        try:
+            return self._to(errand.node).start(errand.questions, until).finish()[-1]
+        except NoAnswer as no_answer:
+            return no_answer.failed
+
+    def _start(self, group: Sequence[Errand], until: float) -> Exchange | Failed:
+        node = group[0].node
+        if node is None:
+            return _nobody(self.topology, self.settings)
+        try:
+            return self._to(node).start([question for errand in group for question in errand.questions], until)
+        except NoAnswer as no_answer:
+            return no_answer.failed
+
+    def _to(self, node: Node) -> Link:
+        """The link to a server. Those to servers that no longer decide are closed."""
+        if self._nodes is not self.topology.nodes():
+            self._look_through_links()
+        return self._links.get(node) or self._new_link(node)
+
+    def _new_link(self, node: Node) -> Link:
+        with self._lock:
+            link = self._links.get(node)
+            if link is None:
+                link = self._links[node] = Link(self.settings, self.talk, node)
+                if self._closed:
+                    link.close()
+            return link
+
+    def _look_through_links(self) -> None:
+        with self._lock:
+            self._nodes = self.topology.nodes()
+            gone = [self._links.pop(node) for node in set(self._links) - self._nodes]
+        for link in gone:
+            link.close(REPLACED, transient=True)
+
+
+REPLACED = "another server decides now"
+
+
+def _nobody(topology: Topology, settings: Settings) -> Failed:
+    return topology.trouble() or not_sent("it was not found out in time who decides", settings.place)
+
+
+def _by_node(errands: Sequence[Errand]) -> list[list[Errand]]:
+    """In an order that is the same for all callers, so that no two of them wait for each other's connections."""
+    groups: dict[Node | None, list[Errand]] = {}
+    for errand in errands:
+        groups.setdefault(errand.node, []).append(errand)
+    return [groups[node] for node in sorted(groups, key=lambda node: node or ("", 0))]
+
+
+def _finish(group: Sequence[Errand], exchange: Exchange | Failed) -> list[Any]:
+    """The replies to the errands that were sent together."""
+    if isinstance(exchange, Failed):
+        return [exchange] * len(group)
+    try:
+        replies = iter(exchange.finish())
+    except NoAnswer as no_answer:
+        return [no_answer.failed] * len(group)
+    return [[next(replies) for _ in errand.questions][-1] for errand in group]
 
 
 class Asked:
-    """What was asked in one turn of an event loop, with one deadline: it becomes one script call."""
+    """What was asked in one turn of an event loop, of one partition and with one deadline: one script call."""
 
-    __slots__ = ("askers", "ops")
+    __slots__ = ("askers", "left", "ops", "outcomes")
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[Part | Op] = []
         self.askers: list[tuple[asyncio.Future[list[Outcome]], int, int]] = []  # whose are the ops from, to
+        self.outcomes: list[Outcome | None] = []
+        self.left = 1  # errands that are under way
 
-    def add(self, ops: Sequence[Op], asker: asyncio.Future[list[Outcome]]) -> None:
+    def add(self, ops: Sequence[Part | Op], asker: asyncio.Future[list[Outcome]]) -> None:
         first = len(self.ops)
         self.ops += ops
         self.askers.append((asker, first, len(self.ops)))
 
-    def tell(self, outcomes: list[Outcome]) -> None:
+    def tell(self) -> None:
+        outcomes = cast("list[Outcome]", self.outcomes)
         for asker, first, last in self.askers:
             if not asker.done():
                 asker.set_result(outcomes[first:last])
@@ -121,43 +238,84 @@ class Asked:
 
 
 class LoopStore:
-    """What belongs to one event loop: its link, and what has been asked in this turn of the loop."""
+    """What belongs to one event loop: its links, and what has been asked in this turn of the loop."""
 
-    def __init__(self, settings: Settings, talk: Talk) -> None:
+    def __init__(self, settings: Settings, talk: Talk, topology: Topology) -> None:
         self._loop = asyncio.get_running_loop()
-        self.talk = talk
-        self.link = AsyncLink(settings, talk)
-        self._asked: dict[Micros, Asked] = {}
+        self._settings, self._talk, self._topology = settings, talk, topology
+        self._links: dict[Node, AsyncLink] = {}
+        self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
+        self._asked: dict[tuple[float, int], Asked] = {}  # by seconds of deadline, and partition
+        self._parked: dict[Errand, tuple[Heard, float, asyncio.TimerHandle]] = {}  # until it is known who decides
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    def ask(self, ops: Sequence[Op], deadline: Micros) -> asyncio.Future[list[Outcome]]:
+    def ask(self, ops: Sequence[Part | Op], partition: int, within: float) -> asyncio.Future[list[Outcome]]:
+        """Ask one partition, together with all who ask it in this turn of the loop."""
         asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
-        asked = self._asked.get(deadline)
+        asked = self._asked.get((within, partition))
         if asked is None or len(asked.ops) + len(ops) > PORTION:
             if not self._asked:
                 self._loop.call_soon(self._send_all)
             elif asked is not None:
-                self._send(asked, deadline)
-            asked = self._asked[deadline] = Asked()
+                self._send(asked, partition, within)
+                self._flush()
+            asked = self._asked[within, partition] = Asked()
         asked.add(ops, asker)
         return asker
 
+    def ask_several(self, ops: Sequence[Op], within: float) -> asyncio.Future[list[Outcome]]:
+        """Ask all partitions that are concerned. What has to be given back is, even if the caller leaves meanwhile."""
+        asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
+        task = self._loop.create_task(self._spread(ops, within, asker))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return asker
+
+    async def _spread(self, ops: Sequence[Op], within: float, asker: asyncio.Future[list[Outcome]]) -> None:
+        spreading = spread(ops, self._talk.partitions)
+        try:
+            groups, undoes = next(spreading)
+            while undoes or not asker.done():
+                answers = await asyncio.gather(*[self.ask(group, partition, within) for partition, group in groups])
+                groups, undoes = spreading.send(answers)
+        except StopIteration as end:
+            if not asker.done():
+                asker.set_result(end.value)
+        except Exception as error:  # what could not be asked at all
+            if not asker.done():
+                asker.set_exception(error)
+
+    # Sending
+
     def _send_all(self) -> None:
         asked, self._asked = self._asked, {}
-        for deadline, together in asked.items():
-            self._send(together, deadline)
+        at = self._talk.now() if self._topology.partitioned else None
+        planned = 0
+        for (within, partition), together in asked.items():
+            self._send(together, partition, within, at)
+            planned += len(together.ops)
+            if planned >= PORTION:
+                self._flush()
+                planned = 0
+        self._flush()
 
-    def _send(self, asked: Asked, deadline: Micros) -> None:
+    def _flush(self) -> None:
+        for link in self._links.values():
+            link.flush()
+
+    def _send(self, asked: Asked, partition: int, within: float, at: Micros | None = None) -> None:
         asked = asked.without_those_who_left()
         if not asked.ops:
             return
         try:
-            question = self.talk.ask(asked.ops)
+            errand = Errand(self._talk, self._topology, partition, asked.ops, asked.outcomes, at=at)
         except Exception as error:  # one caller's nonsense must not leave the others without an answer
-            self._send_each(asked, deadline, error)
+            self._send_each(asked, partition, within, error)
         else:
-            self._put(asked, question, deadline)
+            self._go(errand, asked, self._loop.time() + within)
 
-    def _send_each(self, asked: Asked, deadline: Micros, error: Exception) -> None:
+    def _send_each(self, asked: Asked, partition: int, within: float, error: Exception) -> None:
         """One by one what could not be asked together; who is to blame is told."""
         if len(asked.askers) == 1:
             asked.askers[0][0].set_exception(error)
@@ -165,68 +323,125 @@ class LoopStore:
         for asker, first, last in asked.askers:
             alone = Asked()
             alone.add(asked.ops[first:last], asker)
-            self._send(alone, deadline)
+            self._send(alone, partition, within)
 
-    def _put(self, asked: Asked, question: Question, deadline: Micros) -> None:
-        def heard(answer: Any) -> None:
-            outcomes, stale, now = self._read(question, answer)
-            if stale:  # our clock and the server's differ: plan those again by the server's
-                self._ask_again(asked, outcomes, stale, now, deadline)
+    def _go(self, errand: Errand, asked: Asked, due: float) -> None:
+        heard = partial(self._heard, errand, asked, due)
+        if errand.node is None:
+            self._park(errand, heard, due)
+        else:
+            self._to(errand.node).ask(errand.question.packed, due, heard, ASKING if errand.asking else b"")
+
+    def _heard(self, errand: Errand, asked: Asked, due: float, reply: Any) -> None:
+        more = errand.hear(reply)
+        asked.left += len(more) - 1
+        for another in more:
+            if another.pause:
+                self._loop.call_later(another.pause, self._go_on, another, asked, due)
             else:
-                asked.tell(outcomes)
+                self._go_on(another, asked, due)
+        if not asked.left:
+            asked.tell()
 
-        self.link.ask(question.packed, deadline, heard)
+    def _go_on(self, errand: Errand, asked: Asked, due: float) -> None:
+        if self._loop.time() >= due:
+            self._heard(errand, asked, due, not_sent("no time was left to ask", self._settings.place))
+        else:
+            self._go(errand, asked, due)
+            self._flush()
 
-    def _ask_again(
-        self, asked: Asked, outcomes: list[Outcome], stale: list[int], now: Micros, deadline: Micros
-    ) -> None:
-        question = self.talk.ask([asked.ops[position] for position in stale], now)
+    # Who decides
 
-        def heard(answer: Any) -> None:
-            for position, outcome in zip(stale, self._read(question, answer)[0], strict=True):
-                outcomes[position] = outcome
-            asked.tell(outcomes)
+    def _to(self, node: Node) -> AsyncLink:
+        """The link to a server. Those to servers that no longer decide are closed."""
+        if self._nodes is not self._topology.nodes():
+            self._nodes = self._topology.nodes()
+            for gone in set(self._links) - self._nodes:
+                self._links.pop(gone).shut(REPLACED, transient=True)
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = AsyncLink(self._settings, self._talk, node)
+            if self._closed:
+                link.shut()
+        return link
 
-        self.link.ask(question.packed, deadline, heard)
+    def _park(self, errand: Errand, heard: Heard, due: float) -> None:
+        """Wait until it is known who decides, unless that was tried in vain."""
+        trouble = self._topology.trouble()
+        if trouble is not None or self._closed:
+            heard(trouble or not_sent("the store is closed", self._settings.place, transient=False))
+            return
+        if not self._parked:
+            self._topology.when_looked(self._looked)
+        self._parked[errand] = heard, due, self._loop.call_at(due, self._unpark, errand)
 
-    def _read(self, question: Question, answer: Any) -> tuple[list[Outcome], list[int], Micros]:
-        if isinstance(answer, Failed):
-            return [answer] * len(question.ops), [], 0
-        return self.talk.read(question, answer)
+    def _looked(self) -> None:
+        """Called by another thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._unpark_all)
 
+    def _unpark_all(self) -> None:
+        for errand in list(self._parked):
+            self._unpark(errand)
 
-async def _ask_in_portions(here: LoopStore, ops: Sequence[Op], deadline: Micros) -> list[Outcome]:
-    """A long batch in calls that follow one another, each with a deadline of its own."""
-    outcomes: list[Outcome] = []
-    for batch in batches(ops):
-        outcomes += here.talk.in_vain(batch, outcomes) or await here.ask(batch, deadline)
-    return outcomes
+    def _unpark(self, errand: Errand) -> None:
+        heard, due, timer = self._parked.pop(errand)
+        timer.cancel()
+        errand.look_up()
+        if errand.node is None:
+            heard(_nobody(self._topology, self._settings))
+        else:
+            link = self._to(errand.node)
+            link.ask(errand.question.packed, due, heard)
+            link.flush()
+
+    # Ending
+
+    def shut(self) -> None:
+        """Tell all who wait, and give up the connections."""
+        self._closed = True
+        self._unpark_all()
+        for link in self._links.values():
+            link.shut()
+
+    async def close(self) -> None:
+        """The same, and wait until nothing is left of it."""
+        self._closed = True
+        self._unpark_all()
+        for link in self._links.values():
+            await link.close()
 
 
 class AsyncRedisStore(OnServer):
-    """Counters in one Redis or Valkey, for asyncio. Options as `RedisStore`.
+    """Counters in Redis or Valkey, for asyncio. Options as `RedisStore`.
 
-    Everything that is asked in one turn of an event loop goes out as one script call. Each loop has a connection.
+    Everything that is asked of a server in one turn of an event loop goes out together. Each loop has a connection to
+    each server.
     """
 
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
         super()._begin(settings, clock)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
+        self._within = settings.deadline_us / SECOND
         self._closed = False
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
-        within = self.settings.deadline_us if deadline is None else deadline
+        within = self._within if deadline is None else deadline / SECOND
         here = self._here()
-        return here.ask(ops, within) if 0 < len(ops) <= MAX_OPS else _ask_in_portions(here, ops, within)
+        if not self.topology.partitioned:
+            partition = 0 if 0 < len(ops) <= MAX_OPS else None
+        else:
+            partition = one_partition(ops, self.talk.partitions)
+        return here.ask_several(ops, within) if partition is None else here.ask(ops, partition, within)
 
     def _here(self) -> LoopStore:
         loop = asyncio.get_running_loop()
         here = self._loops.get(loop)
         if here is None:
             self._forget_ended()
-            here = self._loops[loop] = LoopStore(self.settings, self.talk)
+            here = self._loops[loop] = LoopStore(self.settings, self.talk, self.topology)
             if self._closed:
-                here.link.shut()
+                here.shut()
         return here
 
     def _forget_ended(self) -> None:
@@ -237,11 +452,12 @@ class AsyncRedisStore(OnServer):
     async def close(self) -> None:
         """Close the connections of all event loops; those of this one are closed when it returns."""
         self._closed = True
+        self.topology.close()
         self._forget_ended()
         here = self._loops.get(asyncio.get_running_loop())
         for loop, elsewhere in list(self._loops.items()):
             if elsewhere is not here:
                 with suppress(RuntimeError):  # it has ended since we looked
-                    loop.call_soon_threadsafe(elsewhere.link.shut)
+                    loop.call_soon_threadsafe(elsewhere.shut)
         if here is not None:
-            await here.link.close()
+            await here.close()

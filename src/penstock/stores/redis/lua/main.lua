@@ -3,7 +3,8 @@
 -- KEYS     of all operations in order: for each the key of its record, if it has one, then one key per ask or charge
 -- ARGV[1]  the operations, as packed 64-bit integers:
 --            acquire  1, asks, dry (0 or 1), then asks
---            once     2, asks, 0, serial, lasts, then asks       an acquire with an id; its record lasts that long
+--            once     2, asks, cost, serial, lasts, then asks    an acquire with an id; its record lasts that long;
+--                        cost: of the whole request, if these are not all of its asks, else 0
 --            amend    3, charges, 0, verb, units, serial, lasts, then charges
 --                        verb: 1 refund, 2 settle, 3 release, 4 renew; units: -1 is all; serial: -1 is no record
 --            reset    4, 0, 0

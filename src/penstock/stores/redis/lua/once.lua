@@ -20,13 +20,13 @@ local function is_still_held(record, asks)
   return true
 end
 
-return function(asks, key, serial, lasts)
+return function(asks, key, serial, lasts, cost)
   local record = records.read(key, #asks)
   if record and record.expires_at > now and is_still_held(record, asks) then
     return record
   end
   local passes = requests.decide_all(asks)
-  record = { serial = serial, expires_at = now + lasts, at = now, cost = 0, settled = 0, answers = {}, costs = {} }
+  record = { serial = serial, expires_at = now + lasts, at = now, cost = cost, settled = 0, answers = {}, costs = {} }
   for number, ask in ipairs(asks) do
     record.answers[number], record.costs[number] = ask.answer, ask.cost
     record.cost = max(record.cost, ask.cost)

@@ -40,12 +40,12 @@ return function(operations, counters, next_key, out)
     return position
   end
 
-  local function once(position, count)
+  local function once(position, count, cost)
     local serial, lasts, asks, stale
     serial, lasts, position = unpack_from('<i8i8', operations, position)
     local key = next_key()
     asks, stale, position = next_asks(position, count)
-    local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
+    local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts, cost)
     put(pack('<i8i8', record.at, record.serial))
     for number = 1, count do
       put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
