@@ -273,7 +273,9 @@ class OfSentinels(Watched):
     def _ask_all(self) -> list[tuple[int, Node] | None]:
         asked = []
         for node in self._settings.nodes:
-            with suppress(Exception):  # whoever cannot be reached says nothing; a credential provider may raise anything
+            with suppress(
+                Exception
+            ):  # whoever cannot be reached says nothing; a credential provider may raise anything
                 wire = self._sentinels.pop(node, None) or _wire(self._settings, node, self._settings.sentinel)
                 wire.send(self._questions, monotonic() + PATIENCE)
                 asked.append((node, wire))
