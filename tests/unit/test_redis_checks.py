@@ -70,5 +70,15 @@ def test_replicas_without_protection_are_found() -> None:
         "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well "
         "(10 s when measured; one decision with protection); set min-replicas-to-write 1 and min-replicas-max-lag 2"
     )
-    assert found(attached, (b"min-replicas-to-write", b"1")) == []
+    assert found(attached, (b"min-replicas-to-write", b"1", b"min-replicas-max-lag", b"2")) == []
+
+
+@pytest.mark.parametrize(("lag", "long"), [(b"10", "10"), (b"0", "any number of")])
+def test_protection_that_comes_late_is_found(lag: bytes, long: str) -> None:
+    attached = GOOD.replace("connected_slaves:0", "connected_slaves:1")
+    (finding,) = found(attached, (b"min-replicas-to-write", b"1", b"min-replicas-max-lag", lag))
+    assert finding == (
+        f"min-replicas-max-lag is {lag.decode()}: for {long} seconds a primary that lost touch goes on granting what "
+        "its successor grants as well; set min-replicas-to-write 1 and min-replicas-max-lag 2"
+    )
     assert found(attached, RuntimeError("NOPERM")) == []

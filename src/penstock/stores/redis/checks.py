@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-QUESTIONS: tuple[tuple[bytes, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", b"min-replicas-to-write"))
+QUESTIONS: tuple[tuple[bytes, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", b"min-replicas-*"))
+
+LONGEST_LAG = 2
+"""Seconds without a word from its replicas after which a primary should stop granting."""
 
 OLDEST = {"redis": (7, 0), "valkey": (8, 0)}
 
@@ -68,15 +71,24 @@ def _role(facts: dict[str, str]) -> str:
     return "" if facts.get("role", "master") == "master" else "this server is a replica: connect to the primary"
 
 
-def _replicas(facts: dict[str, str], setting: object) -> str:
-    attached = int(facts.get("connected_slaves", "0"))
-    unprotected = isinstance(setting, list) and setting[1:] == [b"0"]
-    if not attached or not unprotected:
+def _replicas(facts: dict[str, str], answer: object) -> str:
+    """A stopped and continued primary granted for 10 s beside its successor; with protection it granted once."""
+    if not isinstance(answer, list) or int(facts.get("connected_slaves", "0")) == 0:
         return ""
-    return (
-        "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well "
-        "(10 s when measured; one decision with protection); set min-replicas-to-write 1 and min-replicas-max-lag 2"
-    )
+    settings = {name: int(value) for name, value in zip(answer[::2], answer[1::2], strict=False)}
+    advice = f"set min-replicas-to-write 1 and min-replicas-max-lag {LONGEST_LAG}"
+    if settings.get(b"min-replicas-to-write") == 0:
+        return (
+            "min-replicas-to-write is 0: a primary that lost touch goes on granting what its successor grants as well "
+            f"(10 s when measured; one decision with protection); {advice}"
+        )
+    lag = settings.get(b"min-replicas-max-lag", LONGEST_LAG)
+    if lag > LONGEST_LAG or lag == 0:
+        return (
+            f"min-replicas-max-lag is {lag}: for {lag or 'any number of'} seconds a primary that lost touch goes on "
+            f"granting what its successor grants as well; {advice}"
+        )
+    return ""
 
 
 def _dotted(version: tuple[int, ...]) -> str:
