@@ -278,7 +278,10 @@ class Cluster(Topology):
 
 @dataclass(frozen=True, slots=True)
 class SlotMove:
-    """One slot on its way from a primary to another. Between the steps, requests for it are redirected by `ASK`."""
+    """One slot on its way from a primary to another. Between the steps, requests for it are redirected by `ASK`.
+
+    Valkey's primaries refuse each step (NOREPLICAS) while a replica of theirs is frozen; Redis's do not ask replicas.
+    """
 
     slot: int
     source: Server

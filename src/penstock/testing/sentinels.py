@@ -112,7 +112,7 @@ class SentinelSet(Topology):
         """Freeze it, and return it when another was promoted.
 
         Thawed it takes itself for the primary, and carries out what it was sent, until the sentinels have watched it
-        for eight seconds and more, or `wait_until_ok` hurries them.
+        for ten seconds, or `wait_until_ok` hurries them.
         """
         old = self.primary
         old.freeze()
@@ -122,7 +122,7 @@ class SentinelSet(Topology):
     def sentinel_failover(self) -> Server:
         """Have the sentinels promote a replica although all is well (SENTINEL FAILOVER); returns the old primary.
 
-        It does not know: for ten seconds and more it goes on as a primary, as if it had been frozen and thawed.
+        It does not know: for ten seconds it goes on as a primary, as if it had been frozen and thawed.
         """
         old = self.primary
         sentinel = awake(self.sentinels)[0]
@@ -136,7 +136,7 @@ class SentinelSet(Topology):
     def failover(self, to: Server | None = None) -> Server:
         """Have the primary hand over to a replica, losing nothing (FAILOVER); returns the new primary.
 
-        The sentinels are not told, and go on naming the old one for twenty seconds. Then they hold an election, which
+        The sentinels are not told, and go on naming the old one for half a minute. Then they hold an election, which
         the new one may well lose; `wait_for_new_primary(old)` waits for the outcome, and `wait_until_ok` hurries them.
         """
         old = self.primary
