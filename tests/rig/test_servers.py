@@ -17,17 +17,10 @@ from penstock.testing.clock_shim import can_step_clocks
 from penstock.testing.fixtures import Keyspace, check_expiries
 from penstock.testing.processes import wait_until
 from penstock.testing.resp import Refusal
-from penstock.testing.servers import FLAVOURS, Sentinel, Server, ServerDied, binary, flavours, free_port, speaks_tls
+from penstock.testing.servers import Sentinel, Server, ServerDied, binary, flavours, free_port, speaks_tls
 
 HOUR = 3_600
 MICROS = 1_000_000
-
-
-@pytest.fixture(params=FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> str:
-    if request.param not in flavours():
-        pytest.skip(f"{request.param}-server is not installed")
-    return str(request.param)
 
 
 @pytest.fixture
@@ -184,6 +177,34 @@ def test_a_fork_that_exits_takes_no_server_with_it(own: Server) -> None:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert own.ask("PING") == b"PONG"
+
+
+def test_the_port_of_a_killed_server_is_given_to_nobody_else(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.kill()
+    monkeypatch.setattr("penstock.testing.servers._PORTS", [own.port] * 200)
+    with pytest.raises(OSError, match="no free port"):
+        free_port()
+    own.start()
+
+
+def test_it_is_awake_while_it_runs_and_is_not_frozen(own: Server) -> None:
+    assert own.awake
+    own.freeze()
+    assert not own.awake
+    own.thaw()
+    assert own.awake
+    own.freeze()
+    own.kill()
+    assert not own.awake
+    own.start()
+    assert own.awake
+
+
+def test_restarted_it_remembers_what_it_was_told_to_write_down(own: Server) -> None:
+    own.ask("CONFIG", "SET", "maxmemory", "5mb")
+    own.ask("CONFIG", "REWRITE")
+    own.restart()
+    assert own.ask("CONFIG", "GET", "maxmemory") == [b"maxmemory", b"5242880"]
 
 
 def test_ports_are_not_those_of_outgoing_connections() -> None:

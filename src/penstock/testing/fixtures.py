@@ -1,30 +1,53 @@
-"""Pytest fixtures: a server of each flavour, shared by all tests of a process, and a share of its keys for each test.
+"""Pytest fixtures: servers of each flavour, shared by all tests of a process, and a share of their keys for each test.
 
-Load them in a conftest.py with `pytest_plugins = ["penstock.testing.fixtures"]`. A test that asks for `server` or
-`keyspace` runs once per flavour; where a flavour is not installed, it is skipped and says so. Servers start when first
-asked for. Tests that kill, freeze or reconfigure a server start one of their own.
+Load them in a conftest.py with `pytest_plugins = ["penstock.testing.fixtures"]`. A test that asks for one runs once per
+flavour; where a flavour is not installed, it is skipped and says so. They start when first asked for:
+
+| one's keys on it | the servers |
+|---|---|
+| `keyspace` | `server`: one |
+| `sentinel_keyspace` | `sentinel_set`: a primary, two replicas, three sentinels |
+| `cluster_keyspace` | `cluster`: three primaries with a replica each |
+
+Tests that kill, freeze, reshard or reconfigure start some of their own. (The shared ones are more patient than those:
+nobody is promoted because the machine stood still.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import count
+from typing import Any, Generic, TypeVar
 
 import pytest
 
+from penstock.testing.clusters import Cluster
+from penstock.testing.sentinels import SentinelSet
 from penstock.testing.servers import FLAVOURS, Server, binary
+from penstock.testing.topologies import Keyholder
+
+_PATIENCE = 15_000
 
 _numbers = count(1)
 
+T = TypeVar("T")
+HolderT = TypeVar("HolderT", bound=Keyholder)
+KeyspaceT = TypeVar("KeyspaceT", bound="KeyspaceOn[Any]")
 
-def check_expiries(server: Server, prefix: str, horizon: float | None = None) -> int:
+
+def check_expiries(holder: Keyholder, prefix: str, horizon: float | None = None) -> int:
     """Raise AssertionError if a key that begins with `prefix` never expires, or later than in `horizon` seconds.
 
-    Returns how many keys there are, because a check of no keys proves nothing.
+    Looks at all primaries of a server or a topology. Returns how many keys there are, because a check of no keys proves
+    nothing.
     """
+    return sum(_check_expiries(server, prefix, horizon) for server in holder.primaries)
+
+
+def _check_expiries(server: Server, prefix: str, horizon: float | None) -> int:
     with server.talk() as conversation:
         keys = _keys(server, prefix)
         lives = conversation.ask_all([("PTTL", key) for key in keys])
@@ -47,57 +70,123 @@ def _keys(server: Server, prefix: str) -> list[bytes]:
 
 
 @dataclass
-class Keyspace:
-    """The keys of one test: those of `server` that begin with `prefix`.
+class KeyspaceOn(Generic[HolderT]):
+    """The keys of one test: those of a server or a topology that begin with `prefix`.
 
     When the test is over, all of them must expire, and within `horizon` seconds if the test has set it.
     """
 
-    server: Server
+    holder: HolderT
     prefix: str
     horizon: float | None = None
 
     def keys(self) -> list[bytes]:
-        return _keys(self.server, self.prefix)
+        return sorted(key for server in self.holder.primaries for key in _keys(server, self.prefix))
 
     def check(self) -> int:
-        return check_expiries(self.server, self.prefix, self.horizon)
+        return check_expiries(self.holder, self.prefix, self.horizon)
+
+    def clear(self) -> None:
+        for server in self.holder.primaries:
+            with server.talk() as conversation:
+                conversation.ask_all([("DEL", key) for key in _keys(server, self.prefix)])
+
+
+class Keyspace(KeyspaceOn[Server]):
+    """The keys of one test on one server."""
+
+    @property
+    def server(self) -> Server:
+        return self.holder
+
+
+class _Running(dict[str, T]):
+    """Starts what it has of a flavour when that is first looked up."""
+
+    def __init__(self, start: Callable[[str], AbstractContextManager[T]], closing: ExitStack) -> None:
+        self._start = start
+        self._closing = closing
+
+    def __missing__(self, flavour: str) -> T:
+        self[flavour] = self._closing.enter_context(self._start(flavour))
+        return self[flavour]
+
+
+# Those that run are kept by fixtures without parameters: pytest would end one flavour to start the other.
 
 
 @pytest.fixture(scope="session")
 def running_servers() -> Iterator[dict[str, Server]]:
-    """The servers started so far, by flavour. Not parametrised itself: pytest would end one to start the other."""
+    """The servers started so far, by flavour."""
     with ExitStack() as closing:
-        yield _Running(closing)
+        yield _Running(Server, closing)
 
 
-class _Running(dict[str, Server]):
-    """Starts a server when it is first looked up."""
+@pytest.fixture(scope="session")
+def running_sentinel_sets() -> Iterator[dict[str, SentinelSet]]:
+    """The sentinel sets started so far, by flavour."""
+    with ExitStack() as closing:
+        yield _Running(lambda flavour: SentinelSet(flavour, down_after=_PATIENCE), closing)
 
-    def __init__(self, closing: ExitStack) -> None:
-        self._closing = closing
 
-    def __missing__(self, flavour: str) -> Server:
-        self[flavour] = self._closing.enter_context(Server(flavour))
-        return self[flavour]
+@pytest.fixture(scope="session")
+def running_clusters() -> Iterator[dict[str, Cluster]]:
+    """The clusters started so far, by flavour."""
+    with ExitStack() as closing:
+        yield _Running(lambda flavour: Cluster(flavour, node_timeout=_PATIENCE), closing)
 
 
 @pytest.fixture(params=FLAVOURS)
-def server(request: pytest.FixtureRequest, running_servers: dict[str, Server]) -> Server:
+def flavour(request: pytest.FixtureRequest) -> str:
+    """A flavour that is installed."""
+    if binary(request.param) is None:
+        pytest.skip(f"{request.param}-server is not installed")
+    return str(request.param)
+
+
+@pytest.fixture
+def server(flavour: str, running_servers: dict[str, Server]) -> Server:
     """A running server that all tests share; leave it as you found it."""
-    flavour: str = request.param
-    if binary(flavour) is None:
-        pytest.skip(f"{flavour}-server is not installed")
     return running_servers[flavour]
+
+
+@pytest.fixture
+def sentinel_set(flavour: str, running_sentinel_sets: dict[str, SentinelSet]) -> SentinelSet:
+    """A running sentinel set that all tests share; leave it as you found it."""
+    return running_sentinel_sets[flavour]
+
+
+@pytest.fixture
+def cluster(flavour: str, running_clusters: dict[str, Cluster]) -> Cluster:
+    """A running cluster that all tests share; leave it as you found it."""
+    return running_clusters[flavour]
 
 
 @pytest.fixture
 def keyspace(server: Server) -> Iterator[Keyspace]:
     """Keys of one's own on the shared server, whose expiries are checked after the test."""
-    keyspace = Keyspace(server, f"test{next(_numbers)}:")
+    yield from _lent(Keyspace(server, _prefix()))
+
+
+@pytest.fixture
+def sentinel_keyspace(sentinel_set: SentinelSet) -> Iterator[KeyspaceOn[SentinelSet]]:
+    """Keys of one's own on the shared sentinel set's primary, whose expiries are checked after the test."""
+    yield from _lent(KeyspaceOn(sentinel_set, _prefix()))
+
+
+@pytest.fixture
+def cluster_keyspace(cluster: Cluster) -> Iterator[KeyspaceOn[Cluster]]:
+    """Keys of one's own on the shared cluster's primaries, whose expiries are checked after the test."""
+    yield from _lent(KeyspaceOn(cluster, _prefix()))
+
+
+def _prefix() -> str:
+    return f"test{next(_numbers)}:"
+
+
+def _lent(keyspace: KeyspaceT) -> Iterator[KeyspaceT]:
     yield keyspace
     try:
         keyspace.check()
     finally:
-        if keys := keyspace.keys():
-            server.ask("DEL", *keys)
+        keyspace.clear()

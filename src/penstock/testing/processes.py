@@ -22,13 +22,13 @@ DEADLINE = 60.0
 """Seconds after which something that ought to have happened counts as hung. Machines have stood still for 25."""
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Return as soon as `holds()` is true; raise TimeoutError if that does not come to pass."""
+def wait_until(holds: Callable[[], bool], what: str, pause: float = 0.002) -> None:
+    """Return as soon as `holds()` is true, asked every `pause` seconds; raise TimeoutError if that never comes."""
     give_up = time.monotonic() + DEADLINE
     while not holds():
         if time.monotonic() > give_up:
             raise TimeoutError(f"waited {DEADLINE:g} s in vain for {what}")
-        time.sleep(0.002)
+        time.sleep(pause)
 
 
 _WATCH = 'while read -r line; do pid=$line; done; [ -z "$pid" ] || kill -9 "$pid"; rm -rf -- "$1"'
@@ -41,6 +41,7 @@ class Workplace:
     def __init__(self, prefix: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         self.log = self.folder / "log"
+        self.frozen = False
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher = subprocess.Popen(
@@ -83,10 +84,12 @@ class Workplace:
         """Stop the process without its knowing (SIGSTOP); returns when it stands still. Its connections stay open."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        self.frozen = True
 
     def thaw(self) -> None:
         """Let it go on (SIGCONT)."""
         self.process.send_signal(signal.SIGCONT)
+        self.frozen = False
 
     def stop(self) -> None:
         """Ask it to end (SIGTERM), frozen or not, and wait until it has."""
@@ -101,6 +104,7 @@ class Workplace:
         """End it at once (SIGKILL)."""
         self.process.kill()
         self.process.wait(DEADLINE)
+        self.frozen = False
         self._tell_watcher("")
 
     def close(self) -> None:

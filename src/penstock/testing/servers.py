@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from functools import cache
@@ -30,9 +31,9 @@ from penstock.testing.resp import Conversation, Refusal, Word
 HOST = "127.0.0.1"
 FLAVOURS = ("valkey", "redis")
 
-# Below the ports that systems hand out to outgoing connections, which might take a port while its server restarts, and
-# low enough for a cluster bus at +10,000.
-_PORTS = range(11_000, 22_000)
+# Below the ports that systems hand out to outgoing connections, which might take a port while its server restarts. The
+# bus of a cluster's node, at +10,000, is below them too, and where no other server's port can be.
+_PORTS = range(11_000, 21_000)
 
 _CONFIG = """\
 bind {host}
@@ -80,14 +81,25 @@ def speaks_tls(flavour: str, certificate: Certificate) -> bool:
 
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on, nor will be given by chance."""
+    with _reserve_port() as reservation:
+        return int(reservation.getsockname()[1])
+
+
+def _reserve_port() -> socket.socket:
+    """Keep a free port for a server, which can listen there and restart; as long as this is open, nobody is given it.
+
+    A port is reserved by binding to it alone, which a server then need not do: it shares the address. Without this, a
+    server that starts elsewhere on the machine would now and then take the port of one that a test has just killed.
+    """
     for port in random.sample(_PORTS, 200):
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind((HOST, port))
-            except OSError:
-                continue
-            return port
+        attempt = socket.socket()
+        try:
+            attempt.bind((HOST, port))
+        except OSError:
+            attempt.close()
+            continue
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return attempt
     raise OSError(f"no free port found from {_PORTS[0]} to {_PORTS[-1]}")
 
 
@@ -122,7 +134,7 @@ class Server:
         self._place = Workplace(f"penstock-{flavour}-")
         self.folder = self._place.folder
         self.socket = self.folder / "socket"
-        self.port = free_port()
+        self._take_port()
         self._clock = ClockShim(self.folder) if steppable else None
         self._known = False  # whether anybody may know its port yet
 
@@ -148,6 +160,16 @@ class Server:
     @property
     def pid(self) -> int:
         return self._place.pid
+
+    @property
+    def awake(self) -> bool:
+        """Whether it runs, and is not frozen."""
+        return self._place.running and not self._place.frozen
+
+    @property
+    def primaries(self) -> tuple[Server, ...]:
+        """Itself: what has keys is asked in the same way, be it a server or a topology of many."""
+        return (self,)
 
     # ---------------------------------------------------------------- asking
 
@@ -190,13 +212,23 @@ class Server:
         except ServerDied as death:
             if self._known or "in use" not in str(death):
                 raise
-            self.port = free_port()  # between our look and its bind somebody else took the port
+            self._reservation.close()  # somebody who reserves nothing took the port before it could
+            self._take_port()
             self._start()
         self._known = True
 
+    def _take_port(self) -> None:
+        self._reservation = _reserve_port()
+        self.port = int(self._reservation.getsockname()[1])
+        if sys.platform != "linux":  # where two sockets cannot share an address unless both say so beforehand
+            self._reservation.close()
+
     def _start(self) -> None:
         config = self.folder / "server.conf"
-        config.write_text("\n".join((self._base(), *self._config, "")), encoding="utf-8")
+        if (
+            not self._known
+        ):  # later the file is its own: sentinels, and servers that they command, write down their roles
+            config.write_text("\n".join((self._base(), *self._config, "")), encoding="utf-8")
         self.socket.unlink(missing_ok=True)
         environment = self._clock.environment if self._clock else {}
         self._place.run((str(self._program), str(config), *self._mode), environment)
@@ -253,6 +285,7 @@ class Server:
     def close(self) -> None:
         """Kill it, if it runs, and remove its folder."""
         self._place.close()
+        self._reservation.close()
 
     def __enter__(self) -> Self:
         try:
