@@ -26,6 +26,7 @@ from bench import (
     redis_exact,
     redis_memory,
     redis_share,
+    redis_topologies,
     threads,
     waiting,
 )
@@ -48,6 +49,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_exact": redis_exact.measure,
     "redis_share": redis_share.measure,
     "redis_memory": redis_memory.measure,
+    "redis_topologies": redis_topologies.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from bench.measure import Run
 from penstock.testing.servers import Server, flavours
@@ -68,6 +68,14 @@ def described(server: Server) -> str:
     """What it is: Redis 7.0.15."""
     facts = dict(re.findall(r"^(\w+):(.*?)\r?$", server.ask("INFO", "server").decode(), re.MULTILINE))
     return f"{server.flavour.capitalize()} {facts.get('valkey_version') or facts['redis_version']}"
+
+
+class HasUrl(Protocol):
+    """A server, or several."""
+
+    @property
+    def url(self) -> str:
+        """How a store reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ class Worker:
         self.close()
 
 
-def penstock(kind: str, server: Server, algorithms: Sequence[str], limit: int = AMPLE, period: int = DAY) -> Worker:
+def penstock(kind: str, server: HasUrl, algorithms: Sequence[str], limit: int = AMPLE, period: int = DAY) -> Worker:
     """`kind` is asyncio or blocking."""
     return Worker(Path(sys.executable), "bench.redis_penstock", kind, server.url, str(limit), str(period), *algorithms)
 
