@@ -66,7 +66,20 @@ def test_every_place_gets_a_mark_of_its_own_and_a_rate_needs_none(planner: Plann
     marks = numbers(planner.plan(ops, NOW).args[0])[6::7]
     assert len(set(marks)) == 100
     assert all(0 <= mark < 2**52 for mark in marks)
-    assert numbers(planner.plan([Acquire((Ask("a", RATE),))], NOW).args[0])[6] == 0
+    assert numbers(planner.plan([Acquire((Ask("a", RATE),), dry=True)], NOW).args[0])[6] == 0
+
+
+@pytest.mark.parametrize(
+    ("quota", "plain"),
+    [("7/s", True), ("7/s gcra", True), ("7/day calendar UTC", True)]
+    + [(f"7/s {more}", False) for more in ("rolling_window", "count denied", "penalty 1s")],
+)
+def test_a_lone_ask_of_a_counter_that_is_text_is_sent_as_quota_and_cost(
+    planner: Planner, quota: str, plain: bool
+) -> None:
+    asks = (Ask("a", Quota.parse(quota), 3),)
+    assert (numbers(planner.plan([Acquire(asks)], NOW).args[0]) == (0, 1, 3)) is plain
+    assert numbers(planner.plan([Acquire(asks, dry=True)], NOW).args[0]) == (1, 1, 1, 1, 3, 0, 0)
 
 
 def test_a_calendar_sends_the_boundaries_of_three_periods_around_now(planner: Planner) -> None:

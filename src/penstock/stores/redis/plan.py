@@ -41,7 +41,7 @@ from penstock.model import (
     new,
 )
 from penstock.periods import CalendarPeriod
-from penstock.quota import BUCKETS, CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
+from penstock.quota import BUCKETS, CONCURRENCY, DEFAULT_ALGORITHM, LOGGED, MIN_INTERVAL, Quota
 from penstock.stores.redis.keys import LETTERS, Family, Keys
 
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
@@ -51,7 +51,7 @@ LONGEST_NAMED = 256  # characters of a key that is worth remembering
 MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
-_ACQUIRE, _ONCE, _AMEND, _RESET = 1, 2, 3, 4
+_PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET = range(5)
 _VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4}
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
@@ -85,13 +85,14 @@ class Reply(NamedTuple):
 class Prepared:
     """All of a quota that is the same in every call, or at least for a while."""
 
-    __slots__ = ("_calendar", "_places", "_row", "family")
+    __slots__ = ("_calendar", "_places", "_row", "family", "is_plain")
 
     def __init__(self, quota: Quota, keys: Keys) -> None:
         self.family: Family = keys.family(quota)
         self._places = quota.algorithm == CONCURRENCY
         self._calendar: CalendarPeriod | None = quota.calendar
         options = quota.count_denied, quota.penalty_us or 0, quota.flat
+        self.is_plain = quota.algorithm not in LOGGED and not any(options[:2])
         self._row: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
         self._row += _parameters(quota)
 
@@ -199,7 +200,10 @@ class _Batch:
         elif len(asks) == 1:
             key, quota, cost, advisory = asks[0]
             number, prepared = self._counter(key, quota)
-            self.numbers += (_ACQUIRE, 1, dry, number, cost, advisory, prepared.new_mark())
+            if prepared.is_plain and not dry:
+                self.numbers += (_PLAIN, number, cost)
+            else:
+                self.numbers += (_ACQUIRE, 1, dry, number, cost, advisory, prepared.new_mark())
         else:
             self.numbers += (_ACQUIRE, len(asks), dry)
             self._ask(asks)

@@ -1,75 +1,132 @@
--- Operations that are more than a single ask: requests of several, dry runs, requests with an id, amendments.
+-- Operations that are more than a plain ask, and whatever follows them: other kinds of counters, requests of several asks,
+-- dry runs, requests with an id, amendments, resets.
 --
 -- KEYS     of the operation, by next_key(); ARGV[1] from its asks or charges on; see main.lua
--- RETURNS  for each verb a function of (position in ARGV[1], how many asks or charges, dry) that appends its reply to
---          `out` and returns the position after the operation
+-- RETURNS  `out`: the replies, packed
 
-local PACKED_ANSWER = '<i8i8i8i8i8i8i8i8'
 local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
 
-return function(operations, counters, next_key, out)
-  local function put(packed)
-    out[#out + 1] = packed
+-- What a command that reads says of `key`; nil if that is nothing, or the key holds another type.
+local function query(command, key, ...)
+  local reply = pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    discard(key, reply)
+    return nil
   end
+  return reply or nil
+end
 
-  -- The next asks or charges; whether the calendar of one of them does not reach to now, so that nothing may be done;
-  -- and the position after them.
-  local function next_asks(position, count)
-    local asks, stale = {}, false
-    for number = 1, count do
-      local quota, cost, third, fourth
-      quota, cost, third, fourth, position = unpack_from('<i8i8i8i8', operations, position)
-      local counter = counters[quota]
-      stale = stale or counter.stale
-      asks[number] = { counter = counter, key = next_key(), cost = cost, third, fourth }
-    end
-    return asks, stale, position
+local need, made = nil, {}
+
+local function make(name)
+  --> fragments
+end
+
+-- What the fragment of that name returns; it is made when it is first needed.
+function need(name)
+  local fragment = made[name]
+  if not fragment then
+    fragment = make(name)
+    made[name] = fragment
   end
+  return fragment
+end
 
-  local function acquire(position, count, dry)
-    local asks, stale
-    asks, stale, position = next_asks(position, count)
-    if not stale then
-      local requests = need('requests')
-      local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
-      decide_or_peek(asks)
-    end
-    for _, ask in ipairs(asks) do
-      put(pack(PACKED_ANSWER, unpack(stale and STALE or ask.answer)))
-    end
-    return position
+for number, counter in ipairs(counters) do
+  local letter, count_denied, penalty, flat, limit, period, a =
+    unpack_from('<i8i8i8i8i8i8i8', quotas, 80 * number - 79)
+  counter = counter and need('texts').kept(counter) or need(string.char(letter))(limit, period, a)
+  if count_denied == 1 or penalty > 0 then
+    counter = need('options')(counter, count_denied == 1, penalty)
   end
+  counter.flat = flat == 1
+  counters[number] = counter
+end
 
-  local function once(position, count)
-    local serial, lasts, asks, stale
-    serial, lasts, position = unpack_from('<i8i8', operations, position)
-    local key = next_key()
-    asks, stale, position = next_asks(position, count)
-    local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
-    put(pack('<i8i8', record.at, record.serial))
-    for number = 1, count do
-      put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
-    end
-    for number = 1, count do
-      put(pack('<i8', stale and 0 or record.costs[number]))
-    end
-    return position
+local function next_key()
+  key_number = key_number + 1
+  return keys[key_number]
+end
+
+local function put(packed)
+  out[#out + 1] = packed
+end
+
+-- Replies to so many asks.
+local function put_answers(asks, stale)
+  for _, ask in ipairs(asks) do
+    put(pack(PACKED_ANSWER, unpack(stale and STALE or ask.answer)))
   end
+end
 
-  local function amend(position, count)
-    local verb, units, serial, lasts, charges, stale, each
-    verb, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
-    local key = serial >= 0 and next_key()
-    charges, stale, position = next_asks(position, count)
-    if not stale then
-      local amends = need('amends')
-      each = key and amends.of_record(verb, charges, units, key, serial, lasts) or amends.all(verb, charges)
-    end
-    for number = 1, count do
-      put(pack('<i8', stale and STALE_UNITS or each[number]))
-    end
-    return position
+-- The next asks or charges; and whether the calendar of one of them does not reach to now, so that nothing may be done.
+local function next_asks(count)
+  local asks, stale = {}, false
+  for number = 1, count do
+    local quota, cost, third, fourth
+    quota, cost, third, fourth, position = unpack_from('<i8i8i8i8', operations, position)
+    local counter = counters[quota]
+    stale = stale or counter.stale
+    asks[number] = { counter = counter, key = next_key(), cost = cost, third, fourth }
   end
+  return asks, stale
+end
 
-  return { acquire, once, amend }
+local function plain(quota, cost)
+  local counter = counters[quota]
+  local ask = { counter = counter, key = next_key(), cost = cost, 0, 0 }
+  if not counter.stale then
+    need('requests').decide_all({ ask })
+  end
+  put_answers({ ask }, counter.stale)
+end
+
+local function acquire(count, dry)
+  local asks, stale = next_asks(count)
+  if not stale then
+    local requests = need('requests')
+    local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
+    decide_or_peek(asks)
+  end
+  put_answers(asks, stale)
+end
+
+local function once(count)
+  local serial, lasts
+  serial, lasts, position = unpack_from('<i8i8', operations, position)
+  local key, asks, stale = next_key(), next_asks(count)
+  local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
+  put(pack('<i8i8', record.at, record.serial))
+  for number = 1, count do
+    put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
+  end
+  for number = 1, count do
+    put(pack('<i8', stale and 0 or record.costs[number]))
+  end
+end
+
+local function amend(count)
+  local verb, units, serial, lasts, each
+  verb, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
+  local key = serial >= 0 and next_key()
+  local charges, stale = next_asks(count)
+  if not stale then
+    local amends = need('amends')
+    each = key and amends.of_record(verb, charges, units, key, serial, lasts) or amends.all(verb, charges)
+  end
+  for number = 1, count do
+    put(pack('<i8', stale and STALE_UNITS or each[number]))
+  end
+end
+
+local function reset()
+  call('DEL', next_key())
+end
+
+local verbs = { [PLAIN] = plain, acquire, once, amend, reset }
+
+while position <= last do
+  local verb, second, third
+  verb, second, third, position = unpack_from('<i8i8i8', operations, position)
+  verbs[verb](second, third)
 end
