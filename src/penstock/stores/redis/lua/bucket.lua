@@ -142,37 +142,41 @@ local function decide(cost, at, at_part, rate)
   return tail, total_part, limit, 1, left, 0, until_full, more, 0, now, 0
 end
 
-local function force(cost, at, part, rate)
-  local us, overflows
-  us, part = owed(at, part, rate)
-  us, part, overflows = charge(us, part, min(cost, capacity))
-  if overflows then
-    us, part = full_us, full_part
+local function amends()
+  local function force(cost, at, part, rate)
+    local us, overflows
+    us, part = owed(at, part, rate)
+    us, part, overflows = charge(us, part, min(cost, capacity))
+    if overflows then
+      us, part = full_us, full_part
+    end
+    return now + us, part, limit
   end
-  return now + us, part, limit
+
+  -- Take back what time has not paid of `units`. Of a queue only the tail can be, less what has been served.
+  local function refund(units, mark, mark_part, at, part, rate)
+    if queues and (at ~= mark or part ~= mark_part or rate ~= limit) then
+      return 0, at, part, rate
+    end
+    local us, back_us, back_part
+    us, part = owed(at, part, rate)
+    back_us, back_part = span(units)
+    back_us = queues and back_us or back_us - max(now - mark, 0)
+    if back_us < 0 then
+      return 0, now + us, part, limit
+    elseif exceeds(back_us, back_part, us, part) then
+      back_us, back_part = us, part
+    end
+    local back = units_in(back_us, back_part)
+    local whole_us, whole_part = span(back)
+    if whole_us ~= back_us or whole_part ~= back_part then
+      back = back + 1
+    end
+    us, part = minus(us, part, back_us, back_part)
+    return back, now + us, part, limit
+  end
+
+  return force, refund
 end
 
--- Take back what time has not paid of `units`. Of a queue only the tail can be, less what has been served.
-local function refund(units, mark, mark_part, at, part, rate)
-  if queues and (at ~= mark or part ~= mark_part or rate ~= limit) then
-    return 0, at, part, rate
-  end
-  local us, back_us, back_part
-  us, part = owed(at, part, rate)
-  back_us, back_part = span(units)
-  back_us = queues and back_us or back_us - max(now - mark, 0)
-  if back_us < 0 then
-    return 0, now + us, part, limit
-  elseif exceeds(back_us, back_part, us, part) then
-    back_us, back_part = us, part
-  end
-  local back = units_in(back_us, back_part)
-  local whole_us, whole_part = span(back)
-  if whole_us ~= back_us or whole_part ~= back_part then
-    back = back + 1
-  end
-  us, part = minus(us, part, back_us, back_part)
-  return back, now + us, part, limit
-end
-
-counter = { read = read, write = write, decide = decide, force = force, refund = refund, queues = queues }
+counter = { read = read, write = write, decide = decide, amends = amends, queues = queues }

@@ -49,15 +49,19 @@ local function decide(cost, starts, ends, used)
   return starts, ends, used, 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0
 end
 
-local function force(cost, starts, ends, used)
-  starts, ends, used = current(starts, ends, used)
-  return starts, ends, min(used + cost, MAX_USED)
+local function amends()
+  local function force(cost, starts, ends, used)
+    starts, ends, used = current(starts, ends, used)
+    return starts, ends, min(used + cost, MAX_USED)
+  end
+
+  local function refund(units, mark, _, starts, ends, used)
+    starts, ends, used = current(starts, ends, used)
+    local back = starts == mark and min(units, used) or 0
+    return back, starts, ends, used - back
+  end
+
+  return force, refund
 end
 
-local function refund(units, mark, _, starts, ends, used)
-  starts, ends, used = current(starts, ends, used)
-  local back = starts == mark and min(units, used) or 0
-  return back, starts, ends, used - back
-end
-
-counter = { read = read, write = write, decide = decide, force = force, refund = refund, stale = stale }
+counter = { read = read, write = write, decide = decide, amends = amends, stale = stale }

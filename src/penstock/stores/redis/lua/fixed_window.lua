@@ -46,15 +46,19 @@ local function decide(cost, ends, used)
   return ends, used, nil, 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0
 end
 
-local function force(cost, ends, used)
-  ends, used = current(ends, used)
-  return ends, min(used + cost, MAX_USED)
+local function amends()
+  local function force(cost, ends, used)
+    ends, used = current(ends, used)
+    return ends, min(used + cost, MAX_USED)
+  end
+
+  local function refund(units, mark, _, ends, used)
+    ends, used = current(ends, used)
+    local back = ends == mark and min(units, used) or 0
+    return back, ends, used - back
+  end
+
+  return force, refund
 end
 
-local function refund(units, mark, _, ends, used)
-  ends, used = current(ends, used)
-  local back = ends == mark and min(units, used) or 0
-  return back, ends, used - back
-end
-
-counter = { read = read, write = write, decide = decide, force = force, refund = refund, windowed = true }
+counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }

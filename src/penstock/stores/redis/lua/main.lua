@@ -51,6 +51,9 @@ while position <= last do
       call('SET', key, value, 'PX', lifetime(expiry))
     end
   end
+  if last == 24 then -- most calls are nothing else
+    return pack('<i8i8i8i8i8i8i8i8i8i8', now, corrupt, allowed, remaining, retry, reset, more, delay, mark, part)
+  end
   out[#out + 1] = pack(PACKED_ANSWER, allowed, remaining, retry, reset, more, delay, mark, part)
 end
 

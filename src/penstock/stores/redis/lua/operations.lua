@@ -4,6 +4,7 @@
 -- KEYS     of the operation, by next_key(); ARGV[1] from its asks or charges on; see main.lua
 -- RETURNS  `out`: the replies, packed
 
+local ACQUIRE, ONCE, AMEND = 1, 2, 3
 local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
 
 -- What a command that reads says of `key`; nil if that is nothing, or the key holds another type.
@@ -14,6 +15,18 @@ local function query(command, key, ...)
     return nil
   end
   return reply or nil
+end
+
+-- The `peek` that follows from `decide`: ask with the cost and without, keep nothing.
+local function peek_by(decide)
+  return function(state, cost)
+    local with, without = decide(state, cost), decide(state, 0)
+    local allowed, retry_after = with[1], with[3]
+    if cost == 0 then -- what is overdrawn refuses everything but nothing
+      allowed, retry_after = 1, 0
+    end
+    return { allowed, without[2], retry_after, without[4], without[5], with[6], NOT_CHARGED, 0 }
+  end
 end
 
 local need, made = nil, {}
@@ -35,7 +48,7 @@ end
 for number, counter in ipairs(counters) do
   local letter, count_denied, penalty, flat, limit, period, a =
     unpack_from('<i8i8i8i8i8i8i8', quotas, 80 * number - 79)
-  counter = counter and need('texts').kept(counter) or need(string.char(letter))(limit, period, a)
+  counter = counter and need('texts')(counter) or need(string.char(letter))(limit, period, a)
   if count_denied == 1 or penalty > 0 then
     counter = need('options')(counter, count_denied == 1, penalty)
   end
@@ -52,11 +65,8 @@ local function put(packed)
   out[#out + 1] = packed
 end
 
--- Replies to so many asks.
-local function put_answers(asks, stale)
-  for _, ask in ipairs(asks) do
-    put(pack(PACKED_ANSWER, unpack(stale and STALE or ask.answer)))
-  end
+local function put_answer(answer)
+  put(pack(PACKED_ANSWER, unpack(answer)))
 end
 
 -- The next asks or charges; and whether the calendar of one of them does not reach to now, so that nothing may be done.
@@ -72,61 +82,64 @@ local function next_asks(count)
   return asks, stale
 end
 
-local function plain(quota, cost)
-  local counter = counters[quota]
-  local ask = { counter = counter, key = next_key(), cost = cost, 0, 0 }
+-- Decides on an ask alone, and replies.
+local function put_lone(counter, key, cost, mark)
+  local answer = STALE
   if not counter.stale then
-    need('requests').decide_all({ ask })
+    local state, after = counter.load(key), nil
+    answer, after = counter.decide(state, cost, mark, key)
+    if after ~= state then
+      counter.save(key, after, 0)
+    end
   end
-  put_answers({ ask }, counter.stale)
+  put_answer(answer)
 end
-
-local function acquire(count, dry)
-  local asks, stale = next_asks(count)
-  if not stale then
-    local requests = need('requests')
-    local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
-    decide_or_peek(asks)
-  end
-  put_answers(asks, stale)
-end
-
-local function once(count)
-  local serial, lasts
-  serial, lasts, position = unpack_from('<i8i8', operations, position)
-  local key, asks, stale = next_key(), next_asks(count)
-  local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
-  put(pack('<i8i8', record.at, record.serial))
-  for number = 1, count do
-    put(pack(PACKED_ANSWER, unpack(stale and STALE or record.answers[number])))
-  end
-  for number = 1, count do
-    put(pack('<i8', stale and 0 or record.costs[number]))
-  end
-end
-
-local function amend(count)
-  local verb, units, serial, lasts, each
-  verb, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
-  local key = serial >= 0 and next_key()
-  local charges, stale = next_asks(count)
-  if not stale then
-    local amends = need('amends')
-    each = key and amends.of_record(verb, charges, units, key, serial, lasts) or amends.all(verb, charges)
-  end
-  for number = 1, count do
-    put(pack('<i8', stale and STALE_UNITS or each[number]))
-  end
-end
-
-local function reset()
-  call('DEL', next_key())
-end
-
-local verbs = { [PLAIN] = plain, acquire, once, amend, reset }
 
 while position <= last do
-  local verb, second, third
-  verb, second, third, position = unpack_from('<i8i8i8', operations, position)
-  verbs[verb](second, third)
+  local verb, count, dry
+  verb, count, dry, position = unpack_from('<i8i8i8', operations, position)
+  if verb == PLAIN or (verb == ACQUIRE and count == 1 and dry == 0) then
+    local quota, cost, mark = count, dry, 0
+    if verb == ACQUIRE then
+      local _
+      quota, cost, _, mark, position = unpack_from('<i8i8i8i8', operations, position)
+    end
+    put_lone(counters[quota], next_key(), cost, mark)
+  elseif verb == ACQUIRE then
+    local asks, stale = next_asks(count)
+    if not stale then
+      local requests = need('requests')
+      local decide_or_peek = dry == 1 and requests.peek_all or requests.decide_all
+      decide_or_peek(asks)
+    end
+    for _, ask in ipairs(asks) do
+      put_answer(stale and STALE or ask.answer)
+    end
+  elseif verb == ONCE then
+    local serial, lasts
+    serial, lasts, position = unpack_from('<i8i8', operations, position)
+    local key, asks, stale = next_key(), next_asks(count)
+    local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts)
+    put(pack('<i8i8', record.at, record.serial))
+    for number = 1, count do
+      put_answer(stale and STALE or record.answers[number])
+    end
+    for number = 1, count do
+      put(pack('<i8', stale and 0 or record.costs[number]))
+    end
+  elseif verb == AMEND then
+    local change, units, serial, lasts, each
+    change, units, serial, lasts, position = unpack_from('<i8i8i8i8', operations, position)
+    local key = serial >= 0 and next_key()
+    local charges, stale = next_asks(count)
+    if not stale then
+      local amends = need('amends')
+      each = key and amends.of_record(change, charges, units, key, serial, lasts) or amends.all(change, charges)
+    end
+    for number = 1, count do
+      put(pack('<i8', stale and STALE_UNITS or each[number]))
+    end
+  else -- reset
+    call('DEL', next_key())
+  end
 end

@@ -75,19 +75,23 @@ local function decide(cost, ends, current, previous)
   return ends, current, previous, 0, free, retry, left, more, 0, NOT_CHARGED, 0
 end
 
-local function force(cost, ends, current, previous)
-  ends, current, previous = counters(ends, current, previous)
-  return ends, min(current + cost, MAX_USED), previous
-end
-
-local function refund(units, mark, _, ends, current, previous)
-  ends, current, previous = counters(ends, current, previous)
-  if mark == ends then
-    local back = min(units, current)
-    return back, ends, current - back, previous
+local function amends()
+  local function force(cost, ends, current, previous)
+    ends, current, previous = counters(ends, current, previous)
+    return ends, min(current + cost, MAX_USED), previous
   end
-  local back = mark == ends - period and min(units, previous) or 0
-  return back, ends, current, previous - back
+
+  local function refund(units, mark, _, ends, current, previous)
+    ends, current, previous = counters(ends, current, previous)
+    if mark == ends then
+      local back = min(units, current)
+      return back, ends, current - back, previous
+    end
+    local back = mark == ends - period and min(units, previous) or 0
+    return back, ends, current, previous - back
+  end
+
+  return force, refund
 end
 
-counter = { read = read, write = write, decide = decide, force = force, refund = refund, windowed = true }
+counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }
