@@ -2,8 +2,8 @@
 -- an even pace, and says how long to wait. What is owed to a bucket is kept as the time that pays it back, (µs, part).
 --
 -- KEYS     a string "<µs> <part> <rate>": nothing is owed any more at µs + part/rate, rate in units per period
--- ARGV     limit in units, period in µs, the bucket's capacity in units, the time that fills it: full µs, full part; and
---          what limit and period have in common: parts are multiples of it, after a change of limit rounded up to one
+-- ARGV     limit in units, period in µs, the bucket's capacity in units, the time that fills it: full µs, full part;
+--          and what limit and period have in common: parts are multiples of it, after a change of limit rounded up
 -- RETURNS  mark: the instant of the charge; of a queue its tail after the charge, µs and part
 
 local capacity, full_us, full_part, share = a, b, c, d

@@ -2,7 +2,7 @@
 --
 -- KEYS     of all operations in order: for each the key of its record, if it has one, then one key per ask or charge
 -- ARGV[1]  the operations, as packed 64-bit integers:
---            plain    0, quota, cost                             an ask alone, of a counter that is text, without options
+--            plain    0, quota, cost                             a lone ask of a counter that is text, no options
 --            acquire  1, asks, dry (0 or 1), then asks
 --            once     2, asks, 0, serial, lasts, then asks       an acquire with an id; its record lasts that long
 --            amend    3, charges, 0, verb, units, serial, lasts, then charges
@@ -19,8 +19,9 @@
 --            amend    units that came back, per charge; -2^53 for all if stale
 --            reset    nothing
 --
--- Making a function costs as much as calling it a few times, and a lone call makes all that it uses. So the algorithms stand
--- here, where only the one that is asked for is made; and all else is made only when more than plain asks are there.
+-- Making a function takes as long as calling it a few times, and a lone call makes all that it uses. So those fragments
+-- that decide on counters which are text stand in the loop over the quotas, where only what is asked for is made; and
+-- all that is not a plain ask stands at the end, where nothing of it is made unless there is one.
 
 local PLAIN, PACKED_ANSWER = 0, '<i8i8i8i8i8i8i8i8'
 local keys, operations, quotas = KEYS, ARGV[1], ARGV[2]
@@ -29,7 +30,7 @@ local position, last, key_number = 1, #operations, 0
 
 for start = 1, #quotas, 80 do
   local letter, _, _, _, limit, period, a, b, c, d = unpack_from('<i8i8i8i8i8i8i8i8i8i8', quotas, start)
-  local counter = false -- none that is text
+  local counter = false -- as texts.lua describes it, unless the algorithm keeps a set
   --> texts
   counters[#counters + 1] = counter
 end
@@ -45,13 +46,13 @@ while position <= last do
   local to_x, to_y, to_z, allowed, remaining, retry, reset, more, delay, mark, part = counter.decide(cost, x, y, z)
   if to_x ~= x or to_y ~= y or to_z ~= z then
     local value, expiry = counter.write(to_x, to_y, to_z)
-    if to_x == x and counter.windowed and not shut_until then -- it expires with its window, as it would anyway
+    if to_x == x and counter.windowed and not shut_until then -- expires with its window, as it is
       call('SET', key, value, 'KEEPTTL')
     else
       call('SET', key, value, 'PX', lifetime(expiry))
     end
   end
-  if last == 24 then -- most calls are nothing else
+  if last == 24 then -- a single ask, as most calls are
     return pack('<i8i8i8i8i8i8i8i8i8i8', now, corrupt, allowed, remaining, retry, reset, more, delay, mark, part)
   end
   out[#out + 1] = pack(PACKED_ANSWER, allowed, remaining, retry, reset, more, delay, mark, part)

@@ -1,5 +1,5 @@
--- Operations that are more than a plain ask, and whatever follows them: other kinds of counters, requests of several asks,
--- dry runs, requests with an id, amendments, resets.
+-- Operations that are more than a plain ask, and whatever follows them: other kinds of counters, requests of several
+-- asks, dry runs, requests with an id, amendments, resets.
 --
 -- KEYS     of the operation, by next_key(); ARGV[1] from its asks or charges on; see main.lua
 -- RETURNS  `out`: the replies, packed

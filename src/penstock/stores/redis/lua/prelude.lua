@@ -2,8 +2,8 @@
 -- out, if it is. Whatever is stored may have been damaged by anybody.
 --
 -- UNITS    instants and durations are whole microseconds, amounts whole units. All of them stay below 2^53, so that a
---          double is exact, and so are %, floor(a / b) and ceil(a / b); what is larger is kept as (µs, part), which means
---          µs + part/limit, 0 <= part < limit.
+--          double is exact, and so are %, floor(a / b) and ceil(a / b); what is larger is kept as (µs, part), which
+--          means µs + part/limit, 0 <= part < limit.
 -- WIRE     whole numbers travel as packed 64-bit integers, and are stored as text made by `text`, never by tostring.
 
 local call, pcall, pack, unpack_from = redis.call, redis.pcall, struct.pack, struct.unpack
@@ -28,7 +28,7 @@ local function discard(key, reply)
   call('DEL', key)
 end
 
--- The state that `key` holds, up to three numbers, nil if that is nothing; and until when it is shut out, nil if it is not.
+-- The state that `key` holds, up to three numbers, nil if that is nothing; and until when it is shut out, if it is.
 local function load(counter, key)
   local value = pcall('GET', key)
   if not value then

@@ -1,11 +1,13 @@
 -- Counters that are one string, as other operations than a plain ask want them: a state is a table or nil.
 --
 -- NEEDS    of the algorithm, where x, y, z are its state, up to three numbers, or nil:
---            read(text) -> x, y, z, or nil if that makes no sense; write(x, y, z) -> text, expiry
+--            read(text) -> x, y, z, or nil if that makes no sense
+--            write(x, y, z) -> text, expiry; `windowed`: the expiry follows from x, so that it stays as long as x does
 --            decide(cost, x, y, z) -> x, y, z after it, then the eight numbers of the answer
---            amends() -> force(cost, x, y, z) -> x, y, z; refund(units, mark, part of the mark, x, y, z) -> units back, x, y, z
--- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until); decide, peek, force, refund;
---          counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
+--            amends() -> force(cost, x, y, z) -> x, y, z
+--                        refund(units, mark, part of the mark, x, y, z) -> units that came back, x, y, z
+-- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until); decide, peek, force,
+--          refund; counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
 
 local function numbers(state)
   if state then
