@@ -277,9 +277,13 @@ def test_numbers_become_text_by_a_format_that_is_exact_and_never_by_tostring() -
 def test_muldiv_is_exact(store: PlannedStore) -> None:
     """The one place where products pass 2^53: random numbers up to the bounds, against Python's integers."""
     chance = random.Random(4)
-    prelude = SCRIPT.text.decode().split("-- Forget a value")[0].replace("#!lua\n", "")
+    text = SCRIPT.text.decode().replace("#!lua\n", "")
+    prelude, muldiv = text.split("-- Forget a value")[0], text.split("-- (a * b + c) / m")[1].split("\n\n")[0]
     code = (
-        prelude + "\nlocal q, r = muldiv(ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0) return {text(q), text(r)}"
+        prelude
+        + "--"
+        + muldiv
+        + "\nlocal q, r = muldiv(ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0) return {text(q), text(r)}"
     )
     sha = store.client.script_load(code)
     for _ in range(500):

@@ -2,15 +2,16 @@
 
 import struct
 import sys
+from typing import cast
 
 import pytest
 
 from penstock import Quota, Verdict
 from penstock.clock import SECOND
-from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Op, Receipt, Reset
+from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Op, Outcome, Receipt, Reset
 from penstock.stores.redis import plan as planning
 from penstock.stores.redis.keys import LETTERS, Keys
-from penstock.stores.redis.plan import MARK_BITS, Call, Planner
+from penstock.stores.redis.plan import MARK_BITS, Call, Planner, Reply
 
 NOW = 1_700_000_000 * SECOND
 RATE, PLACES, CALENDAR = (Quota.parse(text) for text in ("100/minute", "3 concurrent ttl 9s", "5/day calendar UTC"))
@@ -66,7 +67,20 @@ def test_every_place_gets_a_mark_of_its_own_and_a_rate_needs_none(planner: Plann
     marks = numbers(planner.plan(ops, NOW).args[0])[6::7]
     assert len(set(marks)) == 100
     assert all(0 <= mark < 2**52 for mark in marks)
-    assert numbers(planner.plan([Acquire((Ask("a", RATE),))], NOW).args[0])[6] == 0
+    assert numbers(planner.plan([Acquire((Ask("a", RATE),), dry=True)], NOW).args[0])[6] == 0
+
+
+@pytest.mark.parametrize(
+    ("quota", "plain"),
+    [("7/s", True), ("7/s gcra", True), ("7/day calendar UTC", True)]
+    + [(f"7/s {more}", False) for more in ("rolling_window", "count denied", "penalty 1s")],
+)
+def test_a_lone_ask_of_a_counter_that_is_text_is_sent_as_quota_and_cost(
+    planner: Planner, quota: str, plain: bool
+) -> None:
+    asks = (Ask("a", Quota.parse(quota), 3),)
+    assert (numbers(planner.plan([Acquire(asks)], NOW).args[0]) == (0, 1, 3)) is plain
+    assert numbers(planner.plan([Acquire(asks, dry=True)], NOW).args[0]) == (1, 1, 1, 1, 3, 0, 0)
 
 
 def test_a_calendar_sends_the_boundaries_of_three_periods_around_now(planner: Planner) -> None:
@@ -123,6 +137,22 @@ def test_a_verdict_is_what_the_script_said_of_what_was_asked(planner: Planner) -
     assert verdict == Verdict(((True, 99, 0, 60, 60, 0, 7), NOW, "a", RATE, 1, ()))
     assert isinstance(verdict, Verdict)
     assert verdict.receipt == Receipt((Charge("a", RATE, 1, 7),))
+
+
+def test_a_batch_of_plain_asks_is_read_as_they_would_be_alone(planner: Planner) -> None:
+    ops = [Acquire((Ask(key, RATE, cost),)) for key, cost in (("a", 1), ("b", 2), ("a", 3))]
+    answers = [ANSWER, (0, 1, 5, 60, 5, 0, NOT_CHARGED, 0), (1, 0, 0, 60, 60, 0, 7, 0)]
+    reply = planner.read(ops, planner.plan(ops, NOW), packed(NOW, 2, *(n for answer in answers for n in answer)))
+    alone = [read(planner, op, planner.plan([op], NOW), *answer) for op, answer in zip(ops, answers, strict=True)]
+    assert [cast("Verdict", outcome).allowed for outcome in reply.outcomes] == [True, False, True]
+    assert reply == Reply(cast("list[Outcome]", alone), [], NOW, 2)
+
+
+@pytest.mark.parametrize("answers", [0, 2, 4])
+def test_a_reply_with_more_or_fewer_answers_than_asks_is_no_answer(planner: Planner, answers: int) -> None:
+    ops = [Acquire((Ask(key, RATE),)) for key in "abc"]
+    with pytest.raises((ValueError, struct.error)):
+        planner.read(ops, planner.plan(ops, NOW), packed(NOW, 0, *ANSWER * answers))
 
 
 def test_a_refusal_has_no_receipt(planner: Planner) -> None:

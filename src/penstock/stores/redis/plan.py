@@ -41,7 +41,7 @@ from penstock.model import (
     new,
 )
 from penstock.periods import CalendarPeriod
-from penstock.quota import BUCKETS, CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
+from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, DEFAULT_ALGORITHM, LOGGED, MIN_INTERVAL, Quota
 from penstock.stores.redis.keys import LETTERS, Family, Keys
 
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
@@ -51,21 +51,28 @@ LONGEST_NAMED = 256  # characters of a key that is worth remembering
 MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
-_ACQUIRE, _ONCE, _AMEND, _RESET = 1, 2, 3, 4
+_PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET = range(5)
 _VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4}
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
 _STALE = 2
-_LONE = Struct("<10q")  # a whole reply, if it is to one ask
+_HEAD = Struct("<2q")  # now, how many values were corrupt
+_ALIKE = Struct("<?7x6q8x")  # an `Answer`, if it cannot be stale and its mark has no part
+_LONE = Struct("<2q?7x6q8x")  # both
 _STALE_UNITS = -(2**53)
 
 
 class Call(NamedTuple):
-    """What a server is asked: the script's KEYS and ARGV, and the keys of the records among them, in order."""
+    """What a server is asked: the script's KEYS and ARGV.
+
+    - `records`: the keys of the records among them, in order.
+    - `alike`: whether its reply is nothing but answers, one per operation, none of which can be stale or have a part.
+    """
 
     keys: list[bytes]
     args: list[bytes]
     records: list[str]
+    alike: bool
 
 
 class Reply(NamedTuple):
@@ -96,13 +103,15 @@ class Part(NamedTuple):
 class Prepared:
     """All of a quota that is the same in every call, or at least for a while."""
 
-    __slots__ = ("_calendar", "_places", "_row", "family")
+    __slots__ = ("_calendar", "_places", "_row", "answers_alike", "family", "is_plain")
 
     def __init__(self, quota: Quota, keys: Keys) -> None:
         self.family: Family = keys.family(quota)
         self._places = quota.algorithm == CONCURRENCY
         self._calendar: CalendarPeriod | None = quota.calendar
         options = quota.count_denied, quota.penalty_us or 0, quota.flat
+        self.is_plain = quota.algorithm not in LOGGED and not any(options[:2])
+        self.answers_alike = quota.algorithm not in (CALENDAR, "leaky_bucket")
         self._row: list[int] = [ord(LETTERS[quota.algorithm]), *options, quota.limit, quota.period_us]
         self._row += _parameters(quota)
 
@@ -138,22 +147,13 @@ class Planner:
                 batch.once(*op)
             else:
                 batch.reset(op)
-        return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records)
+        return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records, batch.alike)
 
     def read(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
         """What `reply` says of `ops`, for which `call` was planned."""
-        if len(ops) == 1 and len(reply) == _LONE.size:
-            return self._read_one(ops[0], reply)
+        if call.alike:
+            return _read_alike(ops, reply)  # type: ignore[arg-type]  # then all of them are `Acquire`
         return self._read_all(ops, call, reply)
-
-    def _read_one(self, op: Part | Op, reply: bytes) -> Reply:
-        """As below, for the one ask that most calls are."""
-        now, corrupt, allowed, remaining, retry_after, reset_after, more_after, delay, mark, part = _LONE.unpack(reply)
-        if not isinstance(op, Acquire) or op.id is not None or op.asks[0].advisory or part or allowed == _STALE:
-            return self._read_all([op], Call([], [], []), reply)
-        key, quota, cost, _ = op.asks[0]
-        answer = allowed == 1, remaining, retry_after, reset_after, more_after, delay, mark
-        return new(Reply, ([new(Verdict, (answer, now, key, quota, cost, ()))], [], now, corrupt))
 
     def _read_all(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
         reading = _Reading(reply)
@@ -213,6 +213,7 @@ class _Batch:
         self._planner, self._names, self._now = planner, planner.keys, now
         self._named = planner.named
         self._numbered: dict[Quota, tuple[int, Prepared]] = {}
+        self.alike = True
         self.keys: list[bytes] = []
         self.numbers: list[int] = []
         self.rows: list[int] = []
@@ -220,17 +221,24 @@ class _Batch:
 
     def acquire(self, op: Acquire) -> None:
         asks, dry, request_id = op
-        if request_id is not None:
-            self.once(asks, request_id, 0, lifetime(asks))
-        elif len(asks) == 1:
+        if len(asks) == 1 and request_id is None and not dry:
             key, quota, cost, advisory = asks[0]
-            number, prepared = self._counter(key, quota)
-            self.numbers += (_ACQUIRE, 1, dry, number, cost, advisory, prepared.new_mark())
-        else:
+            number, prepared = self._numbered.get(quota) or self._number(quota)
+            if prepared.is_plain:
+                self.keys.append(self._named.get((key, quota)) or self._planner.name(key, quota))
+                self.numbers += (_PLAIN, number, cost)
+                if advisory or not prepared.answers_alike:
+                    self.alike = False
+                return
+        self.alike = False
+        if request_id is None:
             self.numbers += (_ACQUIRE, len(asks), dry)
             self._ask(asks)
+        else:
+            self.once(asks, request_id, 0, lifetime(asks))
 
     def amend(self, op: Amend) -> None:
+        self.alike = False
         receipt, verb, units = op
         serial, charges = _NO_RECORD, receipt.charges
         if receipt.record is None:
@@ -247,10 +255,12 @@ class _Batch:
             self.numbers += (number, cost, mark, part)
 
     def reset(self, op: Reset) -> None:
+        self.alike = False
         self._counter(op.key, op.quota)
         self.numbers += (_RESET, 0, 0)
 
     def once(self, asks: tuple[Ask, ...], request_id: bytes, cost: int, lasts: Micros) -> None:
+        self.alike = False
         self.numbers += (_ONCE, len(asks), cost, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
         self._ask(asks)
@@ -275,6 +285,21 @@ class _Batch:
         self.rows += prepared.row(self._now)
         numbered = self._numbered[quota] = len(self._numbered) + 1, prepared
         return numbered
+
+
+def _read_alike(ops: Sequence[Acquire], reply: bytes) -> Reply:
+    """A reply to nothing but plain asks, as most are; and most of those to one."""
+    if len(ops) == 1:
+        numbers = _LONE.unpack(reply)
+        key, quota, cost, _ = ops[0][0][0]
+        now = numbers[0]
+        return new(Reply, ([new(Verdict, (numbers[2:], now, key, quota, cost, ()))], [], now, numbers[1]))
+    now, corrupt = _HEAD.unpack_from(reply)
+    outcomes: list[Outcome] = [
+        new(Verdict, (answer, now, key, quota, cost, ()))
+        for answer, (((key, quota, cost, _),), _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
+    ]
+    return new(Reply, (outcomes, [], now, corrupt))
 
 
 class _Reading:

@@ -10,30 +10,22 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import NamedTuple
 
-from penstock.quota import BUCKETS, MIN_INTERVAL
+from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL
 from penstock.stores.redis.keys import LETTERS
 
-FRAGMENTS = (
-    "texts",
-    "sets",
-    "bucket",
-    "fixed_window",
-    "sliding_window",
-    "rolling_window",
-    "gcra",
-    "leaky_bucket",
-    "calendar",
-    "concurrency",
-    "options",
-    "records",
-    "requests",
-    "operations",
-    "once",
-    "amends",
-)
+TEXTS = {
+    "sliding_window": (DEFAULT_ALGORITHM,),
+    "fixed_window": ("fixed_window",),
+    "bucket": (*BUCKETS, MIN_INTERVAL, "leaky_bucket"),
+    "calendar": (CALENDAR,),
+}
+"""The fragments that decide on a counter which is one string, and the algorithms of each."""
+
+OTHERS = ("texts", "sets", "rolling_window", CONCURRENCY, "options", "records", "requests", "once", "amends")
+"""The fragments that are made when one needs another."""
 
 # `now` in microseconds, and `grace`: milliseconds that a key is kept longer than it matters.
-SERVER_TIME = "local now, grace = (function(t) return t[1] * 1000000 + t[2], 0 end)(redis.call('TIME'))"
+SERVER_TIME = "local time = redis.call('TIME') local now, grace = time[1] * 1000000 + time[2], 0"
 INJECTED_TIME = "local now, grace = tonumber(ARGV[3]), 3600000"
 
 
@@ -45,19 +37,23 @@ class Script(NamedTuple):
 
 
 def _assembled(time: str) -> Script:
-    """One chunk: time, prelude, `need(name)`, main. What a call has no use for is not made: making all takes 10 µs."""
-    branches = [f"if {_named(name)} then\n{_fragment(name)}" for name in FRAGMENTS]
-    parts = ["#!lua", time, _fragment("prelude")]
-    parts += ["local function make(name)", "\nelse".join(branches), "end", "end", _fragment("need"), _fragment("main")]
-    text = "\n".join(parts).encode()
+    """One chunk: time, prelude, main. Lines that begin with an arrow stand for fragments, of which one is chosen."""
+    texts = [(" or ".join(f"letter == {ord(LETTERS[name])}" for name in names), of) for of, names in TEXTS.items()]
+    others = [(" or ".join(f"name == '{name}'" for name in _names(of)), of) for of in OTHERS]
+    operations = _fragment("operations").replace("--> fragments", _choice(others))
+    main = _fragment("main").replace("--> texts", _choice(texts)).replace("--> operations", operations)
+    text = "\n".join(["#!lua", time, _fragment("prelude"), main]).encode()
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-def _named(fragment: str) -> str:
-    """Whether `name` means `fragment`: its own name, or the letter of an algorithm that it decides for."""
-    shared = {**dict.fromkeys(BUCKETS, "gcra"), MIN_INTERVAL: "gcra"}
-    letters = [letter for name, letter in LETTERS.items() if shared.get(name, name) == fragment]
-    return " or ".join(f"name == '{name}'" for name in (*letters, fragment))
+def _choice(fragments: list[tuple[str, str]]) -> str:
+    branches = [f"if {condition} then\n{_fragment(name)}" for condition, name in fragments]
+    return "\nelse".join(branches) + "\nend"
+
+
+def _names(fragment: str) -> list[str]:
+    """By what a fragment is needed: its own name, and the letter of an algorithm that has one."""
+    return [fragment, LETTERS[fragment]] if fragment in LETTERS else [fragment]
 
 
 def _fragment(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import hiredis
 
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.model import Failed, Op, Outcome
+from penstock.model import Failed, Op, Outcome, new
 from penstock.stores.redis.checks import QUESTIONS, findings
 from penstock.stores.redis.plan import Call, Part, Planner, is_always_alike
 from penstock.stores.redis.replies import NOSCRIPT, failed_by, not_sent, unanswered
@@ -72,7 +72,7 @@ class Talk:
         server's time, if that is known better than by our clock.
         """
         if len(ops) == 1 and (known := self._known.get(ops[0])) is not None:
-            return Question(ops, *known)
+            return new(Question, (ops, *known))
         ours = self.now() if at is None else at
         call = self._planner.plan(ops, ours if now is None else now)
         injected = (b"%d" % ours,) if self._injected else ()
@@ -81,18 +81,19 @@ class Talk:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[ops[0]] = call, command
-        return Question(ops, call, command)
+        return new(Question, (ops, call, command))
 
     def read(self, question: Question, reply: object, place: str) -> tuple[list[Outcome], list[int], Micros]:
         """The outcomes that a reply of `place` means; which of them are stale; and the server's time."""
         if isinstance(reply, Exception):
             failed = failed_by(reply, place)
             return [failed] * len(question.ops), [], 0
+        ops, call, _ = question
         try:
-            outcomes, stale, now, corrupt = self._planner.read(question.ops, question.call, reply)  # type: ignore[arg-type]
+            outcomes, stale, now, corrupt = self._planner.read(ops, call, reply)  # type: ignore[arg-type]
         except Exception:  # whoever it was that answered, callers wait for an outcome
             log.exception("redis at %s: an answer that means nothing", place)
-            return [unanswered("an answer that means nothing", place)] * len(question.ops), [], 0
+            return [unanswered("an answer that means nothing", place)] * len(ops), [], 0
         if corrupt:
             self.corrupt += corrupt
             log.warning("redis at %s: %d stored values were damaged and have been replaced", place, corrupt)

@@ -4,61 +4,61 @@
 -- ARGV     limit in units, period in µs
 -- RETURNS  mark: the window's end in µs
 
-local texts = need('texts')
+local known_window, known_ends -- the window that was read last, because most values are of the same
 
-return function(limit, period)
-  local counter = {}
-
-  function counter.parse(value)
-    local window, used = match(value, '^(%d+) (%d+)$')
-    local ends, units = window and (tonumber(window) + 1) * period, tonumber(used)
-    return ends and ends <= EXACT and units <= MAX_USED and { ends, units } or nil
+local function read(value)
+  local window, used = match(value, '^(%d+) (%d+)$')
+  if not window then
+    return nil
+  elseif window ~= known_window then
+    known_window, known_ends = window, (window + 1) * period
   end
-
-  function counter.format(state)
-    return text(state[1] / period - 1) .. ' ' .. text(state[2])
+  used = used + 0
+  if known_ends <= EXACT and used <= MAX_USED then
+    return known_ends, used
   end
+end
 
-  function counter.expiry(state)
-    return state[1]
+local function write(ends, used)
+  if ends ~= known_ends then
+    known_window, known_ends = text(ends / period - 1), ends
   end
+  return known_window .. ' ' .. text(used), ends
+end
 
-  -- The window that counts now, and what was used in it.
-  local function current(state)
-    local ends, used = 0, 0
-    if state then
-      ends, used = state[1], state[2]
-    end
-    if ends <= now then
-      return now - fmod(now, period) + period, 0
-    elseif ends - now <= 2 * period then -- now, or time went back: stand still until it has caught up
+-- The window that counts now, and what was used in it.
+local function current(ends, used)
+  if ends and ends > now then
+    if ends - now <= 2 * period then -- now, or time went back: stand still until it has caught up
       return ends, used
     end
-    return now - fmod(now, period) + period, used -- the clock was stepped back
+    return now - now % period + period, used -- the clock was stepped back
   end
-
-  function counter.decide(state, cost)
-    local ends, used = current(state)
-    local left, total = ends - now, used + cost
-    if total <= limit then
-      return { 1, limit - total, 0, left, total > 0 and left or 0, 0, ends, 0 }, { ends, total }
-    end
-    local kept = state and state[1] == ends and state or { ends, used } -- pulled back once, or it lies ahead for ever
-    return { 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0 }, kept
-  end
-
-  counter.peek = texts.peek_by(counter.decide)
-
-  function counter.force(state, cost)
-    local ends, used = current(state)
-    return { ends, min(used + cost, MAX_USED) }
-  end
-
-  function counter.refund(state, units, mark)
-    local ends, used = current(state)
-    local back = ends == mark and min(units, used) or 0
-    return back, { ends, used - back }
-  end
-
-  return texts.kept(counter)
+  return now - now % period + period, 0
 end
+
+local function decide(cost, ends, used)
+  ends, used = current(ends, used)
+  local left, total = ends - now, used + cost
+  if total <= limit then
+    return ends, total, nil, 1, limit - total, 0, left, total > 0 and left or 0, 0, ends, 0
+  end
+  return ends, used, nil, 0, max(limit - used, 0), left, left, left, 0, NOT_CHARGED, 0
+end
+
+local function amends()
+  local function force(cost, ends, used)
+    ends, used = current(ends, used)
+    return ends, min(used + cost, MAX_USED)
+  end
+
+  local function refund(units, mark, _, ends, used)
+    ends, used = current(ends, used)
+    local back = ends == mark and min(units, used) or 0
+    return back, ends, used - back
+  end
+
+  return force, refund
+end
+
+counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }

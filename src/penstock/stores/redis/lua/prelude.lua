@@ -1,40 +1,22 @@
--- Time, numbers, and reading values that anybody may have damaged.
+-- Time, numbers, and counters that are one string: the algorithm's own text, and behind a "!" until when the key is shut
+-- out, if it is. Whatever is stored may have been damaged by anybody.
 --
 -- UNITS    instants and durations are whole microseconds, amounts whole units. All of them stay below 2^53, so that a
---          double is exact; what is larger is kept as (µs, part), which means µs + part/limit, 0 <= part < limit.
+--          double is exact, and so are %, floor(a / b) and ceil(a / b); what is larger is kept as (µs, part), which
+--          means µs + part/limit, 0 <= part < limit.
 -- WIRE     whole numbers travel as packed 64-bit integers, and are stored as text made by `text`, never by tostring.
 
 local call, pcall, pack, unpack_from = redis.call, redis.pcall, struct.pack, struct.unpack
-local format, match, floor, fmod, max, min = string.format, string.match, math.floor, math.fmod, math.max, math.min
+local format, match, floor, ceil, max, min = string.format, string.match, math.floor, math.ceil, math.max, math.min
 
 local EXACT = 9007199254740991
 local MAX_USED = 8589934591 -- where counters stop: times 2^20 ticks this is still exact
 local NOT_CHARGED = -1
 
-local need -- see need.lua
 local corrupt = 0 -- values that could not be read, and were replaced as if empty
 
 local function text(number)
   return format('%.0f', number)
-end
-
-local function ceil_div(a, b)
-  return floor((a + b - 1) / b)
-end
-
--- (a * b + c) / m as quotient and remainder, exactly: a below 2^53, b to 2^33, c and m to 2^32.
-local function muldiv(a, b, c, m)
-  local product = a * b + c
-  if product <= EXACT then
-    local rest = fmod(product, m)
-    return (product - rest) / m, rest
-  end
-  local over, high = fmod(a, m), floor(b / 65536)
-  local upper = over * high
-  local rest = fmod(upper, m)
-  local lower = rest * 65536 + over * (b - high * 65536) + c
-  local part = fmod(lower, m)
-  return (a - over) / m * b + (upper - rest) / m * 65536 + (lower - part) / m, part
 end
 
 -- Forget a value that makes no sense. What is not the value's fault is an error of the call.
@@ -46,14 +28,27 @@ local function discard(key, reply)
   call('DEL', key)
 end
 
--- What a command that reads says of `key`; nil if that is nothing, or the key holds another type.
-local function query(command, key, ...)
-  local reply = pcall(command, key, ...)
-  if type(reply) == 'table' and reply.err then
-    discard(key, reply)
+-- The state that `key` holds, up to three numbers, nil if that is nothing; and until when it is shut out, if it is.
+local function load(counter, key)
+  local value = pcall('GET', key)
+  if not value then
     return nil
+  elseif value.err then -- of text that is nil
+    return discard(key, value)
   end
-  return reply or nil
+  local x, y, z = counter.read(value)
+  if x then
+    return x, y, z
+  end
+  local own, digits = match(value, '^([%x ]*)!(%d+)$')
+  local shut_until = tonumber(digits)
+  if own and own ~= '' then
+    x, y, z = counter.read(own)
+  end
+  if not shut_until or shut_until > EXACT or (own ~= '' and not x) then
+    return discard(key)
+  end
+  return x, y, z, shut_until
 end
 
 -- Milliseconds after which a key may go that matters until `expiry`; in a batch often the same as just before.
@@ -61,7 +56,7 @@ local last_expiry, last_lifetime
 
 local function lifetime(expiry)
   if expiry ~= last_expiry then
-    last_expiry, last_lifetime = expiry, text(max(ceil_div(expiry - now, 1000), 1) + grace)
+    last_expiry, last_lifetime = expiry, text(max(ceil((expiry - now) / 1000), 1) + grace)
   end
   return last_lifetime
 end

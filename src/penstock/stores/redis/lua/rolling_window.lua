@@ -6,7 +6,7 @@
 -- ARGV     limit in units, period in µs, whether to count denied: then only the newest `limit` units are kept
 -- RETURNS  mark: the instant of the charge, or the later one at which time stands still
 
-local sets, peek_by = need('sets'), need('texts').peek_by
+local sets = need('sets')
 local at_rank = sets.at_rank
 
 local function add_entry(key, time, total, cost)

@@ -4,91 +4,94 @@
 -- ARGV     limit in units, period in µs, tick in µs, ticks per period (at most 2^20)
 -- RETURNS  mark: the window's end in µs
 
-local texts = need('texts')
+local tick, ticks = a, b
+local known_window, known_ends -- the window that was read last, because most values are of the same
+local known_before, known_previous -- and the units before it
 
-return function(limit, period, tick, ticks)
-  local counter = {}
-
-  function counter.parse(value)
-    local window, current, previous = match(value, '^(%d+) (%d+) (%d+)$')
-    local ends = window and (tonumber(window) + 1) * period
-    current, previous = tonumber(current), tonumber(previous)
-    return ends and ends <= EXACT and current <= MAX_USED and previous <= MAX_USED and { ends, current, previous } or nil
+local function read(value)
+  local window, current, before = match(value, '^(%d+) (%d+) (%d+)$')
+  if not window then
+    return nil
+  elseif window ~= known_window then
+    known_window, known_ends = window, (window + 1) * period
   end
-
-  function counter.format(state)
-    return format('%.0f %.0f %.0f', state[1] / period - 1, state[2], state[3])
+  current, known_before, known_previous = current + 0, before, before + 0
+  if known_ends <= EXACT and current <= MAX_USED and known_previous <= MAX_USED then
+    return known_ends, current, known_previous
   end
+end
 
-  function counter.expiry(state)
-    return state[1] + period
+local function write(ends, current, previous)
+  if ends ~= known_ends then
+    known_window, known_ends = text(ends / period - 1), ends
   end
+  if previous ~= known_previous then
+    known_before, known_previous = text(previous), previous
+  end
+  return known_window .. ' ' .. text(current) .. ' ' .. known_before, ends + period
+end
 
-  -- The window that counts now, and the units in it and before it.
-  local function counters(state)
-    local ends, current, previous = 0, 0, 0
-    if state then
-      ends, current, previous = state[1], state[2], state[3]
+-- The window that counts now, and the units in it and before it.
+local function counters(ends, current, previous)
+  local left = ends and ends - now or 0
+  if left > 0 and left <= 2 * period then -- now, or time went back: stand still until it has caught up
+    return ends, current, previous
+  end
+  local ends_now = now - now % period + period
+  if left <= 0 then
+    return ends_now, 0, ends == ends_now - period and current or 0
+  end
+  return ends_now, min(current + previous, limit), 0 -- the clock was stepped back: all of it counts as of now
+end
+
+-- How long until `units` will be free that are not free now, if nobody else comes.
+local function free_in(units, current, previous, left)
+  if current + units <= limit then -- as soon as less of the previous window overlaps
+    local overlap = floor((limit - current - units) * ticks / previous)
+    return min(left - period + (ticks - overlap) * tick, left)
+  end
+  local overlap = floor((limit - units) * ticks / current) -- not before this window has become the previous one
+  return min(left + (ticks - overlap) * tick, left + period)
+end
+
+local function decide(cost, ends, current, previous)
+  ends, current, previous = counters(ends, current, previous)
+  local left, free = ends - now, limit - current
+  if previous > 0 then
+    local elapsed = max(period - left, 0) -- below zero while time stands still
+    free = free - ceil(previous * (ticks - floor(elapsed / tick)) / ticks)
+  end
+  if cost <= free then
+    current, free = current + cost, free - cost
+    local more = 0
+    if current > 0 or previous > 0 then
+      more = free_in(free + 1, current, previous, left)
     end
-    local left = ends - now
-    if left > 0 and left <= 2 * period then -- now, or time went back: stand still until it has caught up
-      return ends, current, previous
-    end
-    local ends_now = now - fmod(now, period) + period
-    if left <= 0 then
-      return ends_now, 0, ends == ends_now - period and current or 0
-    end
-    return ends_now, min(current + previous, limit), 0 -- the clock was stepped back: all of it counts as of now
+    return ends, current, previous, 1, free, 0, left, more, 0, ends, 0
+  end
+  free = max(free, 0)
+  local retry = free_in(cost, current, previous, left)
+  local more = cost == free + 1 and retry or free_in(free + 1, current, previous, left)
+  return ends, current, previous, 0, free, retry, left, more, 0, NOT_CHARGED, 0
+end
+
+local function amends()
+  local function force(cost, ends, current, previous)
+    ends, current, previous = counters(ends, current, previous)
+    return ends, min(current + cost, MAX_USED), previous
   end
 
-  -- When `units` will be free that are not free now, if nobody else comes.
-  local function free_at(units, current, previous, ends)
-    if current + units <= limit then -- as soon as less of the previous window overlaps
-      local overlap = floor((limit - current - units) * ticks / previous)
-      return min(ends - period + (ticks - overlap) * tick, ends)
-    end
-    local overlap = floor((limit - units) * ticks / current) -- not before this window has become the previous one
-    return min(ends + (ticks - overlap) * tick, ends + period)
-  end
-
-  function counter.decide(state, cost)
-    local ends, current, previous = counters(state)
-    local left, free = ends - now, limit - current
-    if previous > 0 then
-      local elapsed = max(period - left, 0) -- below zero while time stands still
-      free = free - ceil_div(previous * (ticks - floor(elapsed / tick)), ticks)
-    end
-    if cost <= free then
-      current, free = current + cost, free - cost
-      local more = 0
-      if current > 0 or previous > 0 then
-        more = free_at(free + 1, current, previous, ends) - now
-      end
-      return { 1, free, 0, left, more, 0, ends, 0 }, { ends, current, previous }
-    end
-    free = max(free, 0)
-    local retry = free_at(cost, current, previous, ends) - now
-    local more = cost == free + 1 and retry or free_at(free + 1, current, previous, ends) - now
-    local kept = state and state[1] == ends and state or { ends, current, previous } -- pulled back once
-    return { 0, free, retry, left, more, 0, NOT_CHARGED, 0 }, kept
-  end
-
-  counter.peek = texts.peek_by(counter.decide)
-
-  function counter.force(state, cost)
-    local ends, current, previous = counters(state)
-    return { ends, min(current + cost, MAX_USED), previous }
-  end
-
-  function counter.refund(state, units, mark)
-    local ends, current, previous = counters(state)
+  local function refund(units, mark, _, ends, current, previous)
+    ends, current, previous = counters(ends, current, previous)
     if mark == ends then
       local back = min(units, current)
-      return back, { ends, current - back, previous }
+      return back, ends, current - back, previous
     end
     local back = mark == ends - period and min(units, previous) or 0
-    return back, { ends, current, previous - back }
+    return back, ends, current, previous - back
   end
 
-  return texts.kept(counter)
+  return force, refund
 end
+
+counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }

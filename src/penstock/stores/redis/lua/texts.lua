@@ -1,59 +1,62 @@
--- Counters kept as one string: the algorithm's own text, and behind a "!" until when the key is shut out, if it is.
+-- Counters that are one string, as other operations than a plain ask want them: a state is a table or nil.
 --
--- KEYS     the counter
--- NEEDS    counter.parse(text) -> state or nil, counter.format(state) -> text, counter.expiry(state) -> instant
--- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until);
---          counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
+-- NEEDS    of the algorithm, where x, y, z are its state, up to three numbers, or nil:
+--            read(text) -> x, y, z, or nil if that makes no sense
+--            write(x, y, z) -> text, expiry; `windowed`: the expiry follows from x, so that it stays as long as x does
+--            decide(cost, x, y, z) -> x, y, z after it, then the eight numbers of the answer
+--            amends() -> force(cost, x, y, z) -> x, y, z
+--                        refund(units, mark, part of the mark, x, y, z) -> units that came back, x, y, z
+-- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until); decide, peek, force,
+--          refund; counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
 
-local function kept(counter)
-  local parse, write, expiry = counter.parse, counter.format, counter.expiry
+local function numbers(state)
+  if state then
+    return state[1], state[2], state[3]
+  end
+end
 
-  function counter.load(key)
-    local value = query('GET', key)
-    if not value then
-      return nil, 0
-    end
-    local state, shut_until = parse(value), 0
-    if not state then
-      local own, digits = match(value, '^([%x ]*)!(%d+)$')
-      shut_until = tonumber(digits)
-      state = own and own ~= '' and parse(own) or nil
-      if not shut_until or shut_until > EXACT or (own ~= '' and not state) then
-        discard(key)
-        return nil, 0
+return function(algorithm)
+  local decide_by_numbers, write = algorithm.decide, algorithm.write
+  local force, refund = algorithm.amends()
+
+  local function decide(state, cost)
+    local x, y, z, allowed, remaining, retry, reset, more, delay, mark, part = decide_by_numbers(cost, numbers(state))
+    local same = state and state[1] == x and state[2] == y and state[3] == z
+    return { allowed, remaining, retry, reset, more, delay, mark, part }, same and state or { x, y, z }
+  end
+
+  return {
+    queues = algorithm.queues,
+    stale = algorithm.stale,
+    decide = decide,
+    peek = peek_by(decide),
+    load = function(key)
+      local x, y, z, shut_until = load(algorithm, key)
+      return x and { x, y, z }, shut_until or 0
+    end,
+    save = function(key, state, shut_until)
+      local own, expires = '', 0
+      if state then
+        own, expires = write(numbers(state))
       end
-    end
-    return state, shut_until
-  end
-
-  function counter.save(key, state, shut_until)
-    if shut_until > 0 then
-      local own, expires = state and write(state) or '', state and expiry(state) or 0
-      call('SET', key, own .. '!' .. text(shut_until), 'PX', lifetime(max(expires, shut_until)))
-    elseif state then
-      call('SET', key, write(state), 'PX', lifetime(expiry(state)))
-    else
-      call('DEL', key)
-    end
-  end
-
-  function counter.written(_, state)
-    return state
-  end
-
-  return counter
+      if shut_until > 0 then
+        own, expires = own .. '!' .. text(shut_until), max(expires, shut_until)
+      end
+      if own ~= '' then
+        call('SET', key, own, 'PX', lifetime(expires))
+      else
+        call('DEL', key)
+      end
+    end,
+    force = function(state, cost)
+      return { force(cost, numbers(state)) }
+    end,
+    refund = function(state, units, mark, part)
+      local back, x, y, z = refund(units, mark, part, numbers(state))
+      return back, { x, y, z }
+    end,
+    written = function(_, state)
+      return state
+    end,
+  }
 end
-
--- The `peek` that follows from `decide`: ask with the cost and without, keep nothing.
-local function peek_by(decide)
-  return function(state, cost)
-    local with, without = decide(state, cost), decide(state, 0)
-    local allowed, retry_after = with[1], with[3]
-    if cost == 0 then -- what is overdrawn refuses everything but nothing
-      allowed, retry_after = 1, 0
-    end
-    return { allowed, without[2], retry_after, without[4], without[5], with[6], NOT_CHARGED, 0 }
-  end
-end
-
-return { kept = kept, peek_by = peek_by }
