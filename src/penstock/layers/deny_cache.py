@@ -1,0 +1,153 @@
+"""Repeats refusals without asking the store again, for at most a second.
+
+Who is over a limit and keeps asking is what a limiter sees most of when it matters. A refusal says for how long it
+holds: until then the same request, or a dearer one, gets the same answer, whoever else comes. So it is never answered
+"yes" here, and "no" only if the store would say so as well, with one exception: what another process gives back or
+resets is noticed up to a second late.
+
+Not repeated are refusals that do something (`count denied`), that end when somebody leaves (`concurrency`), and those
+of requests with an id. What this process gives back, settles, releases or resets is forgotten at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.clock import SECOND, Micros
+from penstock.errors import InvalidOption, shown
+from penstock.layers.base import Due, Entered
+from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
+from penstock.quota import CONCURRENCY, Quota
+
+LONGEST: Micros = SECOND
+DEFAULT_MAX_KEYS = 10_000
+
+Shape: TypeAlias = Quota | tuple[tuple[Key, Quota], ...]
+"""What a request asks, whatever its cost: a quota if that is all, else whose and which."""
+
+
+class Refusal(NamedTuple):
+    """A verdict, the costs it was about, and from when until when it is repeated, by the caller's clock."""
+
+    verdict: Verdict
+    costs: tuple[int, ...]
+    since: Micros
+    until: Micros
+
+    def covers(self, asks: tuple[Ask, ...], now: Micros) -> bool:
+        """Whether the same asks with these costs would be refused now as well."""
+        if not self.since <= now < self.until:
+            return False
+        return all([ask[2] >= cost for ask, cost in zip(asks, self.costs, strict=True)])  # noqa: C419
+
+
+class _Passed(NamedTuple):
+    """What was passed on, what was answered instead of the rest, and how often anything had been forgotten by then."""
+
+    ops: Sequence[Op]
+    answered: dict[int, Verdict]
+    forgotten: int
+
+
+class DenyCache:
+    """The layer. Refusals of at most `max_keys` keys are remembered, each for at most a second.
+
+    Two generations: when the young one is full or a second old, it becomes the old one, and the old one goes.
+    """
+
+    def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
+        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < 2:
+            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least 2")
+        self._half = max_keys // 2
+        self._young: dict[Key, dict[Shape, Refusal]] = {}
+        self._old: dict[Key, dict[Shape, Refusal]] = {}
+        self._turned_at: Micros = 0
+        self._forgotten = 0  # how often; what was asked before it was forgotten is not remembered after
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        answered: dict[int, Verdict] = {}
+        for number, op in enumerate(ops):
+            if op.__class__ is not Acquire:
+                self._forget(op)
+            elif (self._young or self._old) and not op.dry and op.id is None:
+                verdict = self._repeated(op.asks, now)
+                if verdict is not None:
+                    answered[number] = verdict
+        if answered:
+            ops = [op for number, op in enumerate(ops) if number not in answered]
+        return Entered(ops, _Passed(ops, answered, self._forgotten))
+
+    def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        passed: _Passed = token
+        for op, outcome in zip(passed.ops, outcomes, strict=True):
+            if outcome.__class__ is Verdict:
+                if not outcome[0][0] and passed.forgotten == self._forgotten:
+                    self._remember(op, outcome, now)
+            elif op.__class__ is not Acquire:
+                self._forget(op)  # once more: what was decided before may have been answered since
+        if not passed.answered:
+            return list(outcomes)
+        rest, answered = iter(outcomes), passed.answered
+        count = len(outcomes) + len(answered)
+        return [answered[number] if number in answered else next(rest) for number in range(count)]
+
+    def due(self, now: Micros) -> Due:
+        """It has no work of its own."""
+        return Due()
+
+    def _repeated(self, asks: tuple[Ask, ...], now: Micros) -> Verdict | None:
+        shape: Shape | None = None
+        for ask in asks:
+            refusals = self._young.get(ask[0]) or self._old.get(ask[0])
+            if refusals is None:
+                continue
+            shape = _shape(asks) if shape is None else shape
+            refusal = refusals.get(shape)
+            if refusal is not None and refusal.covers(asks, now):
+                return _later(refusal.verdict, now - refusal.since, asks)
+        return None
+
+    def _remember(self, op: Op, verdict: Verdict, now: Micros) -> None:
+        if not isinstance(op, Acquire) or op.dry or op.id is not None or not all(map(_is_lasting, op.asks)):
+            return
+        if len(self._young) >= self._half or now >= self._turned_at + LONGEST or now < self._turned_at:
+            self._old, self._young, self._turned_at = self._young, {}, now
+        costs = tuple([ask.cost for ask in op.asks])
+        refusal = Refusal(verdict, costs, now, now + min(verdict.retry_after_us, LONGEST))
+        self._young.setdefault(verdict.key, {})[_shape(op.asks)] = refusal
+
+    def _forget(self, op: Op) -> None:
+        self._forgotten += 1
+        keys = [charge.key for charge in op.receipt.charges] if isinstance(op, Amend) else [op.key]  # type: ignore[union-attr]
+        for key in keys:
+            self._young.pop(key, None)
+            self._old.pop(key, None)
+
+
+def _shape(asks: tuple[Ask, ...]) -> Shape:
+    return asks[0].quota if len(asks) == 1 else tuple([(ask.key, ask.quota) for ask in asks])
+
+
+def _is_lasting(ask: Ask) -> bool:
+    """Whether a refusal holds until it says, and repeating it leaves nothing undone."""
+    return not ask.quota.count_denied and ask.quota.algorithm != CONCURRENCY
+
+
+def _later(verdict: Verdict, elapsed: Micros, asks: tuple[Ask, ...]) -> Verdict:
+    """The same refusal, as it would read now."""
+    answer, at, key, quota, _, several, *_ = verdict
+    decisions = tuple(
+        [
+            Decision((_answer_later(d[0], elapsed), d[1] + elapsed, d[2], d[3], ask.cost, d[5]))
+            for d, ask in zip(several, asks, strict=False)
+        ]
+    )
+    cost = next(ask.cost for ask in asks if ask.quota == quota and ask.key == key)
+    return new(Verdict, (_answer_later(answer, elapsed), at + elapsed, key, quota, cost, decisions))
+
+
+def _answer_later(answer: Answer, elapsed: Micros) -> Answer:
+    allowed, remaining, retry_after, reset_after, more_after, delay, _ = answer
+    left = [max(span - elapsed, 0) for span in (retry_after, reset_after, more_after)]
+    return allowed, remaining, left[0], left[1], left[2], delay, NOT_CHARGED
