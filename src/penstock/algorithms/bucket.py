@@ -91,15 +91,16 @@ def bind(quota: Quota) -> Bound:
         owed = paid_at - ticks if rate == limit else owed_to(state, now)
         if owed < 0:
             owed = 0
-        room = full - owed - cost * unit
+        total = owed + (unit if cost == 1 else cost * unit)
+        room = full - total
         if room < 0:
             if cost != 1 or owed >= full or rate != limit:
                 return refusal(state, cost, now)
-            wait = -(room // pace)  # a lone unit is refused only when there is none, so it waits for any
-            return (False, 0, wait, -(-owed // pace), wait, 0, NOT_CHARGED), state
-        if room == full:
+            # A lone unit is refused only when there is none, so it waits for any.
+            until_full, until_more = (owed, -room) if pace == 1 else (-(-owed // pace), -(room // pace))
+            return (False, 0, until_more, until_full, until_more, 0, NOT_CHARGED), state
+        if not total:
             return (True, quota.capacity, 0, 0, 0, 0, now), state
-        total = full - room
         until_full, until_more = total, unit - room % unit
         if pace != 1:
             until_full, until_more = -(-until_full // pace), -(-until_more // pace)

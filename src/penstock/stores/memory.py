@@ -94,12 +94,12 @@ class MemoryStore:
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
-        shelves, decide, newcomer = family.shelves, family.bind(quota).decide, self._newcomer
-        charged = partial(_charged, quota)
+        shelves, decide = family.shelves, family.bind(quota).decide
+        newcomer = partial(self._newcomer, family)
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             if cost is not _ONE:  # 1 always fits; anything else is looked at, True and 1.0 included
-                cost = charged(cost)
+                cost = _charged(quota, cost)
             try:
                 shelf = shelves[hash(key) & MASK]
             except TypeError:  # no key at all, or something unhashable within one
@@ -117,7 +117,7 @@ class MemoryStore:
                     if check_key(key) is not key:  # ("a",) is the same as "a"
                         release()
                         return ask(key[0], cost, now)
-                    state, young = newcomer(family, key, now)
+                    state, young = newcomer(key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
                     young[key] = after
