@@ -3,7 +3,7 @@
 Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
 giving back what is not the newest entry costs as much as the log is long.
 State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
-three, and a single entry, or two of one unit each, need no log: most keys never have one. Otherwise it is (times,
+three, and a single entry, or two of one unit at different instants, need no log: most keys never have one. Otherwise it is (times,
 totals, first, last): parallel lists with an entry per admission, when it was and how many units had been charged up to
 and with it. Entries first to last-1 are live. Totals only grow, so units used are a difference and every search is a
 bisection. As long as every entry cost one unit, totals would say 1, 2, 3, …, and are left out.
@@ -148,16 +148,16 @@ def written(state: State) -> Log:
     used, oldest, newest, log = state
     if log is not None:
         return log  # type: ignore[no-any-return]
-    if used > 2:
-        return [oldest], [used], 0, 1
-    return [oldest, newest][:used], None, 0, used
+    if oldest != newest:
+        return [oldest, newest], None, 0, 2
+    return [oldest], None if used == 1 else [used], 0, 1
 
 
 def grown(state: State, at: Micros, cost: int) -> State:
     """The state with an entry more."""
     used, oldest, _, log = state
     if log is None:
-        if used == cost == 1:
+        if used == cost == 1 and at != oldest:  # at one instant they would look like one entry of two units
             return 2, oldest, at, None
         log = written(state)
     times, totals, first, last = log

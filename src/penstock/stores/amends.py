@@ -143,10 +143,8 @@ class Amends:
                     return self._settle_one(back, charge, Counter(bound, family, stripe, key), now)
                 if back > 0:
                     back, after = give_back(state, back, answer[6], now)
-                elif back:
-                    after = force(state, -back, now)
                 else:
-                    after = state
+                    after = force(state, -back, now) if back else state
                 if after is None:
                     stripe.forget(family, key)
                 else:
