@@ -285,7 +285,7 @@ def test_rolling_window_gives_back_its_own_entries_alone() -> None:
 
 @pytest.mark.parametrize("units", [[2], [1, 1]])
 def test_rolling_window_tells_one_entry_of_two_units_from_two_of_one(units: list[int]) -> None:
-    """What is refused and counted pushes whole entries out: of two at one instant the older, of one of two units none."""
+    """What is refused and counted pushes out whole entries: the older of two, but not half of a single one."""
     bound = bind(Quota.parse("3/10s rolling_window count denied"))
     state: Any = None
     for cost in units:

@@ -3,10 +3,10 @@
 Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
 giving back what is not the newest entry costs as much as the log is long.
 State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
-three, and a single entry, or two of one unit at different instants, need no log: most keys never have one. Otherwise it is (times,
-totals, first, last): parallel lists with an entry per admission, when it was and how many units had been charged up to
-and with it. Entries first to last-1 are live. Totals only grow, so units used are a difference and every search is a
-bisection. As long as every entry cost one unit, totals would say 1, 2, 3, …, and are left out.
+three. A single entry needs no log, nor do two of one unit at different instants; otherwise it is (times, totals, first,
+last): parallel lists with an entry per admission, when it was and how many units had been charged up to and with it.
+Entries first to last-1 are live. Totals only grow, so units used are a difference and every search is a bisection. As
+long as every entry cost one unit, totals would say 1, 2, 3, …, and are left out.
 
 The lists are shared between a state and its successors. An admission appends past `last`, where no earlier state
 looks, so the state that was passed in stays true; if its successor is dropped, the next admission cuts the tail off.
