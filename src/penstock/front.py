@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -18,7 +18,6 @@ from penstock.model import (
     Amend,
     Amended,
     Ask,
-    Charge,
     Failed,
     Key,
     Op,
@@ -33,7 +32,7 @@ from penstock.model import (
     new,
 )
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, DirectAsk, InProcess, Store
+from penstock.stores import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
 from penstock.waiting import Lines, Waiter, pause
 
 QuotaLike: TypeAlias = str | Quota | Sequence[str | Quota]
@@ -66,6 +65,7 @@ class Front:
         self._time_ns = self._clock.time_ns
         self._direct: dict[object, DirectAsk | None] = {}  # what answers a quota as written; None: the driver does
         self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
+        self._amends: dict[Quota, DirectAmends] = {}
         self._lines = Lines()
         self._closed = False
 
@@ -73,6 +73,7 @@ class Front:
         self._closed = True
         self._direct.clear()
         self._parts.clear()
+        self._amends.clear()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -103,21 +104,22 @@ class Front:
             self._direct[quota] = ask
         return ask
 
-    def _direct_asks(self, requests: Sequence[Request]) -> list[tuple[DirectAsk, Key]] | None:
+    def _direct_asks(self, requests: Sequence[Request]) -> Iterable[tuple[DirectAsk, Key]] | None:
         """The store's own function for each request, if it has one for all and nothing needs a closer look."""
         self._check_open()
         if self._bind is None or set(map(type, requests)) != {tuple}:
             return None
         direct = self._direct
         try:
-            asks = [(direct[quota], key) for key, quota in requests]  # type: ignore[misc]
-            keys = "".join([key for _, key in asks])  # type: ignore[misc]
+            keys, quotas = zip(*requests, strict=True)
+            asks = [direct[quota] for quota in quotas]
+            text = "".join(keys)
         except (KeyError, TypeError, ValueError):  # a quota not seen before, a list of them, a cost, parts of a key
             return None
-        sizes = [len(key) for _, key in asks]
-        if not keys.isascii() or min(sizes) < 1 or max(sizes) > MAX_KEY_PART:
+        sizes = list(map(len, keys))
+        if not text.isascii() or min(sizes) < 1 or max(sizes) > MAX_KEY_PART:
             return None
-        return asks  # type: ignore[return-value]
+        return zip(asks, keys, strict=True)  # type: ignore[arg-type]
 
     def _acquire(
         self, key: Key, quota: QuotaLike, cost: int, *, dry: bool = False, request_id: Id | None = None
@@ -163,15 +165,27 @@ class Front:
             raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
         return receipt
 
+    def _direct_amends(self, quota: Quota) -> DirectAmends | None:
+        """The store's own functions to amend what a single ask of `quota` was charged, if it has such."""
+        if self._bind_amends is None or self._closed:
+            return None
+        if len(self._amends) >= MAX_REMEMBERED:
+            self._amends.clear()
+        amends = self._amends[quota] = self._bind_amends(quota)
+        return amends
+
     def _direct_refund(self, charged: Verdict | Receipt) -> Amended | None:
         """What giving all of a verdict back did, if its store has a short way: a single ask without an id."""
-        if self._bind_amends is None or charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
+        if charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
             return None
         answer, _, key, quota, cost, _ = charged
         mark = answer[6]
-        if mark == NOT_CHARGED or self._closed:
+        amends = self._amends.get(quota) or self._direct_amends(quota)
+        if mark == NOT_CHARGED or amends is None:
             return None
-        return new(Amended, ((self._bind_amends(quota).refund(key, cost, mark, self._time_ns() // 1_000),),))
+        refund, _ = amends
+        time_ns = self._time_ns
+        return new(Amended, ((refund(key, cost, mark, time_ns() // 1_000),),))
 
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
         receipt = self._receipt("refund", charged)
@@ -187,13 +201,15 @@ class Front:
 
     def _direct_settle(self, charged: Verdict | Receipt, units: int) -> Amended | None:
         """What settling a verdict did, if its store has a short way: a single ask with an id."""
-        if self._bind_amends is None or charged.__class__ is not Verdict or len(charged) != 7 or charged[5]:
+        if charged.__class__ is not Verdict or len(charged) != 7 or charged[5]:
             return None
-        answer, _, key, quota, cost, _, record = charged
-        if answer[6] == NOT_CHARGED or self._closed or units.__class__ is not int or not 0 <= units <= MAX_COST:
+        quota = charged[3]
+        amends = self._amends.get(quota) or self._direct_amends(quota)
+        if amends is None or charged[0][6] == NOT_CHARGED or units.__class__ is not int or not 0 <= units <= MAX_COST:
             return None
-        charge = new(Charge, (key, quota, cost, answer[6]))
-        return new(Amended, ((self._bind_amends(quota).settle(charge, record, units, self._time_ns() // 1_000),),))
+        _, settle = amends
+        time_ns = self._time_ns
+        return new(Amended, ((settle(charged, units, time_ns() // 1_000),),))
 
     def _places(self, verb: Literal["release", "renew"], charged: Verdict | Receipt) -> Amend:
         receipt = self._receipt(verb, charged)

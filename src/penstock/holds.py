@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 from weakref import ref
 
 from penstock.clock import SECOND
@@ -42,7 +42,7 @@ class Granted:
         return f"<{type(self).__name__} {self.verdict!r}>"
 
     def _check(self) -> None:
-        if not self.verdict.allowed:
+        if not self.verdict[0][0]:  # allowed; here and below without the price of a property
             raise RateLimited(self.verdict)
 
 
@@ -54,12 +54,15 @@ class Hold(Granted):
 
     __slots__ = ("_ended", "lost")
 
-    def __init__(self, limiter: Limiter, verdict: Verdict, *, keep: bool) -> None:
+    def __init__(self, limiter: Limiter, verdict: Verdict) -> None:
         self.verdict = verdict
         self.lost = False
         self._limiter = limiter
         self._ended: threading.Event | None = None
-        if keep and verdict:
+
+    def _keep(self) -> None:
+        """Renew it in the background until it is released."""
+        if self:
             self._ended = threading.Event()
             keeper = threading.Thread(target=_keep, args=(ref(self), self._ended), name="penstock-renew", daemon=True)
             keeper.start()
@@ -72,11 +75,11 @@ class Hold(Granted):
         """Give the place back. Doing so late or twice changes nothing."""
         if self._ended is not None:
             self._ended.set()
-        if self.verdict.allowed:
+        if self.verdict[0][0]:
             self._limiter.release(self.verdict)
 
     def __enter__(self) -> Self:
-        if not self.verdict.allowed:
+        if not self.verdict[0][0]:
             raise RateLimited(self.verdict)
         return self
 
@@ -102,15 +105,23 @@ def _keep(weak: ref[Hold], ended: threading.Event) -> None:
 
 
 class AsyncHold(Granted):
-    """A place that is held, for asyncio."""
+    """A place that is held, for asyncio.
 
-    lost = False
-    """Whether a renewal in the background found that the place is no longer held."""
+    `lost` tells whether a renewal in the background found that the place is no longer held.
+    """
 
-    def __init__(self, limiter: AsyncLimiter, verdict: Verdict, *, keep: bool) -> None:
-        super().__init__(verdict)
+    __slots__ = ("_keeper", "lost")
+
+    def __init__(self, limiter: AsyncLimiter, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self.lost = False
         self._limiter = limiter
-        self._keeper = asyncio.create_task(_keep_async(ref(self))) if keep and verdict else None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def _keep(self) -> None:
+        """Renew it in the background until it is released."""
+        if self:
+            self._keeper = asyncio.create_task(_keep_async(ref(self)))
 
     async def renew(self) -> bool:
         """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
@@ -120,15 +131,15 @@ class AsyncHold(Granted):
         """Give the place back. Doing so late or twice changes nothing."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if self.verdict.allowed:
+        if self.verdict[0][0]:
             await self._limiter.release(self.verdict)
 
     async def __aenter__(self) -> Self:
         self._check()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.release()
+    def __aexit__(self, *_: object) -> Coroutine[Any, Any, None]:
+        return self.release()  # to be awaited by whom this is returned to: a coroutine less
 
 
 async def _keep_async(weak: ref[AsyncHold]) -> None:
@@ -192,8 +203,8 @@ class AsyncReservation(Granted):
 
 
 class _Entered(Protocol):
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *_: object) -> None: ...
+    def _check(self) -> None: ...
+    def __aexit__(self, *_: object) -> Coroutine[Any, Any, None]: ...
 
 
 T = TypeVar("T", bound=_Entered)
@@ -210,12 +221,12 @@ class Opening(Generic[T]):
         return self._coming.__await__()
 
     async def __aenter__(self) -> T:
-        self._here = await self._coming
-        return await self._here.__aenter__()
+        here = self._here = await self._coming
+        here._check()
+        return here
 
-    async def __aexit__(self, *error: object) -> None:
-        if self._here is not None:
-            await self._here.__aexit__(*error)
+    def __aexit__(self, *error: object) -> Coroutine[Any, Any, None]:
+        return cast("T", self._here).__aexit__(*error)  # a coroutine less than awaiting it
 
 
 def holds_place(verdict: Verdict) -> bool:

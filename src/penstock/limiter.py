@@ -77,7 +77,8 @@ class Limiter(Front):
             ask = self._direct_ask(quota)
         if ask is None or id is not None:
             return self._run(self._acquire(key, quota, cost, request_id=id))
-        return ask(key, cost, self._time_ns() // 1_000)
+        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        return ask(key, cost, time_ns() // 1_000)
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -153,8 +154,12 @@ class Limiter(Front):
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
             self._check_places(quota)
         if timeout == 0:
-            return Hold(self, self.acquire(key, quota, cost, id), keep=renew)
-        return Hold(self, self.wait(key, quota, cost, timeout=timeout, id=id), keep=renew)
+            hold = Hold(self, self.acquire(key, quota, cost, id))
+        else:
+            hold = Hold(self, self.wait(key, quota, cost, timeout=timeout, id=id))
+        if renew:
+            hold._keep()
+        return hold
 
     def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
         if timeout == 0:
@@ -253,7 +258,10 @@ class Limiter(Front):
                 self.settle(verdict, how.settle(result))
             return result
 
-        with Hold(self, verdict, keep=how.renew) if holds_place(verdict) else nullcontext():
+        hold = Hold(self, verdict) if holds_place(verdict) else None
+        if hold and how.renew:
+            hold._keep()
+        with hold or nullcontext():
             yield settled
 
     def close(self) -> None:
@@ -301,7 +309,8 @@ class AsyncLimiter(Front):
             ask = self._direct_ask(quota)
         if ask is None or id is not None:
             return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
-        return ask(key, cost, self._time_ns() // 1_000)
+        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        return ask(key, cost, time_ns() // 1_000)
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -374,12 +383,20 @@ class AsyncLimiter(Front):
         With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
         with `renew` a background task sees to that.
         """
-        self._check_places(quota)
+        if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
+            self._check_places(quota)
+        return Opening(self._hold(key, quota, cost, timeout, id, renew=renew))
 
-        async def held() -> AsyncHold:
-            return AsyncHold(self, await self._admit(key, quota, cost, timeout, id), keep=renew)
-
-        return Opening(held())
+    async def _hold(
+        self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None, *, renew: bool
+    ) -> AsyncHold:
+        if timeout == 0:
+            hold = AsyncHold(self, await self.acquire(key, quota, cost, id))
+        else:
+            hold = AsyncHold(self, await self.wait(key, quota, cost, timeout=timeout, id=id))
+        if renew:
+            hold._keep()
+        return hold
 
     async def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
         if timeout == 0:
@@ -477,7 +494,10 @@ class AsyncLimiter(Front):
                 await self.settle(verdict, how.settle(result))
             return result
 
-        async with AsyncHold(self, verdict, keep=how.renew) if holds_place(verdict) else nullcontext():
+        hold = AsyncHold(self, verdict) if holds_place(verdict) else None
+        if hold and how.renew:
+            hold._keep()
+        async with hold or nullcontext():
             yield settled
 
     async def close(self) -> None:

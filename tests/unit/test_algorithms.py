@@ -283,6 +283,29 @@ def test_rolling_window_gives_back_its_own_entries_alone() -> None:
     assert counter.refund(75, 2, mark) == 0
 
 
+@pytest.mark.parametrize("units", [[2], [1, 1]])
+def test_rolling_window_tells_one_entry_of_two_units_from_two_of_one(units: list[int]) -> None:
+    """What is refused and counted pushes out whole entries: the older of two, but not half of a single one."""
+    bound = bind(Quota.parse("3/10s rolling_window count denied"))
+    state: Any = None
+    for cost in units:
+        _, state = bound.decide(state, cost, 1_000)
+    _, state = bound.decide(state, 2, 1_001)
+    back, _ = bound.refund(state, 2, 1_000, 1_001)
+    assert back == max(units)
+
+
+def test_rolling_window_lets_each_of_two_entries_go_in_its_time() -> None:
+    bound = bind(Quota.parse("2/10us rolling_window"))
+    _, state = bound.decide(None, 1, 100)
+    _, state = bound.decide(state, 1, 104)
+    (allowed, _, retry_after, *_), same = bound.decide(state, 2, 105)
+    assert (allowed, retry_after, same is state) == (False, 9, True)
+    (_, remaining, _, reset_after, *_), state = bound.decide(state, 1, 110)
+    assert (remaining, reset_after) == (0, 4)
+    assert bound.refund(state, 1, 110, 111)[0] == 1
+
+
 def test_rolling_window_forgets_a_log_that_was_given_back() -> None:
     counter = Counter("8/minute rolling_window")
     mark = counter.charge(0, 1)

@@ -84,6 +84,7 @@ def bind(quota: Quota) -> Bound:
     bucket = Bucket(quota)
     limit, unit, pace, full = bucket.limit, bucket.unit, bucket.pace, bucket.full
     owed_to, refusal = bucket.owed, bucket.refusal
+    but_one = full - unit
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         ticks = now if pace == 1 else now * pace
@@ -91,16 +92,17 @@ def bind(quota: Quota) -> Bound:
         owed = paid_at - ticks if rate == limit else owed_to(state, now)
         if owed < 0:
             owed = 0
-        room = full - owed - cost * unit
+        room = (but_one if cost == 1 else full - cost * unit) - owed
         if room < 0:
             if cost != 1 or owed >= full or rate != limit:
                 return refusal(state, cost, now)
-            wait = -(room // pace)  # a lone unit is refused only when there is none, so it waits for any
-            return (False, 0, wait, -(-owed // pace), wait, 0, NOT_CHARGED), state
-        if room == full:
-            return (True, quota.capacity, 0, 0, 0, 0, now), state
+            # A lone unit is refused only when there is none, so it waits for any.
+            until_full, until_more = (owed, -room) if pace == 1 else (-(-owed // pace), -(room // pace))
+            return (False, 0, until_more, until_full, until_more, 0, NOT_CHARGED), state
         total = full - room
-        until_full, until_more = total, unit - room % unit
+        if not total:
+            return (True, quota.capacity, 0, 0, 0, 0, now), state
+        until_full, until_more = total, total % unit or unit
         if pace != 1:
             until_full, until_more = -(-until_full // pace), -(-until_more // pace)
         return (True, room // unit, 0, until_full, until_more, 0, now), (ticks + total, limit)

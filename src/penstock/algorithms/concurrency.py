@@ -59,6 +59,8 @@ def bind(quota: Quota) -> Bound:
             _, held = live(state, now)
         if mark not in held:
             return 0, kept(held, now)
+        if len(held) == 1:
+            return 1, (now, now, {})
         left = held.copy()
         del left[mark]
         return 1, kept(left, now)

@@ -25,7 +25,7 @@ def bind(quota: Quota) -> Bound:
         total = used + cost
         if total <= limit:
             return (True, limit - total, 0, until_end, until_end if total else 0, 0, end), (end, total)
-        kept = state if state[0] == end else (end, used)  # pulled back once, or it would lie ahead for ever
+        kept = state if state[0] is end else (end, used)  # pulled back once, or it would lie ahead for ever
         return (False, limit - used if used < limit else 0, until_end, until_end, until_end, 0, NOT_CHARGED), kept
 
     def turned(end: Micros, used: int, now: Micros) -> tuple[Micros, int]:

@@ -3,10 +3,10 @@
 Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
 giving back what is not the newest entry costs as much as the log is long.
 State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
-three. A single entry needs no log; otherwise it is (times, totals, first, last): parallel lists with an entry per
-admission, when it was and how many units had been charged up to and with it. Entries first to last-1 are live. Totals
-only grow, so units used are a difference and every search is a bisection. As long as every entry cost one unit, totals
-would say 1, 2, 3, …, and are left out.
+three. A single entry needs no log, nor do two of one unit at different instants; otherwise it is (times, totals, first,
+last): parallel lists with an entry per admission, when it was and how many units had been charged up to and with it.
+Entries first to last-1 are live. Totals only grow, so units used are a difference and every search is a bisection. As
+long as every entry cost one unit, totals would say 1, 2, 3, …, and are left out.
 
 The lists are shared between a state and its successors. An admission appends past `last`, where no earlier state
 looks, so the state that was passed in stays true; if its successor is dropped, the next admission cuts the tail off.
@@ -31,24 +31,24 @@ def bind(quota: Quota) -> Bound:
     def decide(state: State, cost: int, now: Micros) -> Step:
         if state is None:
             return first(cost, now)
-        kept, at = state, now
-        used, oldest, newest, log = state
+        at = now
+        used, oldest, newest, _ = state
         until_oldest = oldest + period - now
         if until_oldest <= 0 or newest > now:
-            kept, at = live(state, now)
-            if kept is None:
+            state, at = live(state, now)
+            if state is None:
                 return first(cost, at)
-            used, oldest, newest, log = kept
+            used, oldest, _, _ = state
             until_oldest = oldest + period - now
-        if used + cost <= limit:
-            after = (used + cost, oldest, at, append(used, oldest, log, at, cost)) if cost else state
-            return (True, limit - used - cost, 0, until_oldest, until_oldest, 0, at), after
-        if used == limit and cost == 1:  # the oldest entry makes room
-            return (False, 0, until_oldest, until_oldest, until_oldest, 0, NOT_CHARGED), kept
-        retry_after = until(used + cost - limit, used, oldest, log) + period - now
-        until_more = until(used + 1 - limit, used, oldest, log) + period - now if used > limit else until_oldest
-        left = limit - used if used < limit else 0
-        return (False, left, retry_after, until_oldest, until_more, 0, NOT_CHARGED), kept
+        free = limit - used
+        if cost <= free:
+            after = grown(state, at, cost) if cost else state
+            return (True, free - cost, 0, until_oldest, until_oldest, 0, at), after
+        if not free and cost == 1:  # the oldest entry makes room
+            return (False, 0, until_oldest, until_oldest, until_oldest, 0, NOT_CHARGED), state
+        retry_after = until(cost - free, state) + period - now
+        until_more = until(1 - free, state) + period - now if free < 0 else until_oldest
+        return (False, free if free > 0 else 0, retry_after, until_oldest, until_more, 0, NOT_CHARGED), state
 
     def first(cost: int, at: Micros) -> Step:
         """The answer when nothing is in the log."""
@@ -59,31 +59,32 @@ def bind(quota: Quota) -> Bound:
         """The state without what has left the window, and the instant at which that is so."""
         if state is None:
             return None, now
-        _, oldest, newest, log = state
+        _, oldest, newest, _ = state
         at = now
         if newest > now:
             if newest - now <= period:  # time went back: stand still until it has caught up
                 at = newest
             else:  # the clock was stepped: what lies ahead of now happens now
                 times, totals = entries(state)
-                state = _, oldest, newest, log = rebuilt([min(time, now) for time in times], totals)
+                state = _, oldest, newest, _ = rebuilt([min(time, now) for time in times], totals)
         if oldest > at - period:
             return state, at
         if newest <= at - period:
             return None, at
+        log = written(state)
         return since(bisect_right(log[0], at - period, log[2], log[3]), newest, log), at
 
     def force(state: State, cost: int, now: Micros) -> State:
         kept, at = live(state, now)
         if kept is None:
             return cost, at, at, None
-        used, oldest, _, log = kept
-        log = append(used, oldest, log, at, cost)
-        total = used + cost
+        after = grown(kept, at, cost)
+        total = after[0]
         if total <= limit or not count_denied:  # what was settled stays, as its limit may have been raised since
-            return total, oldest, at, log
+            return after
+        log = written(after)
         enough = reaching(total - limit + 1, total, log)  # the newest `limit` units decide all
-        return since(enough, at, log) if enough > log[2] else (total, oldest, at, log)
+        return since(enough, at, log) if enough > log[2] else after
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         kept, _ = live(state, now)
@@ -109,19 +110,22 @@ def bind(quota: Quota) -> Bound:
 
 def without_newest(state: State, units: int, mark: int) -> State:
     """The state without its newest entry, if `units` at `mark` are just that: the usual refund, at no price."""
-    used, oldest, newest, log = state
-    if newest != mark or log is None or log[3] - log[2] < 2:
+    used, oldest, newest, _ = state
+    times, totals, first, last = written(state)
+    if newest != mark or last - first < 2:
         return None
-    times, totals, first, last = log
     cost = 1 if totals is None else totals[last - 1] - totals[last - 2]
     if cost != units or times[last - 2] == mark:
         return None
     return used - units, oldest, times[last - 2], (times, totals, first, last - 1)
 
 
-def until(units: int, used: int, oldest: Micros, log: Log | None) -> Micros:
+def until(units: int, state: State) -> Micros:
     """When the entry was made with whose leaving at least `units` will have left."""
-    return oldest if log is None else log[0][reaching(units, used, log)]
+    used, oldest, newest, log = state
+    if log is None:
+        return oldest if units == 1 else newest  # type: ignore[no-any-return]
+    return log[0][reaching(units, used, log)]  # type: ignore[no-any-return]
 
 
 def reaching(units: int, used: int, log: Log) -> int:
@@ -139,10 +143,23 @@ def since(first: int, newest: Micros, log: Log) -> State:
     return used, times[first], newest, (times, totals, first, last)
 
 
-def append(used: int, oldest: Micros, log: Log | None, at: Micros, cost: int) -> Log:
-    """The log with an entry more."""
+def written(state: State) -> Log:
+    """The log of a state, or the one it would have."""
+    used, oldest, newest, log = state
+    if log is not None:
+        return log  # type: ignore[no-any-return]
+    if oldest != newest:
+        return [oldest, newest], None, 0, 2
+    return [oldest], None if used == 1 else [used], 0, 1
+
+
+def grown(state: State, at: Micros, cost: int) -> State:
+    """The state with an entry more."""
+    used, oldest, _, log = state
     if log is None:
-        return [oldest, at], None if used == cost == 1 else [used, used + cost], 0, 2
+        if used == cost == 1 and at != oldest:  # at one instant they would look like one entry of two units
+            return 2, oldest, at, None
+        log = written(state)
     times, totals, first, last = log
     if first * 2 > last:  # more dead than alive: copying costs no more than what died since the last copy
         times, totals = times[first:last], totals and totals[first:last]
@@ -156,15 +173,13 @@ def append(used: int, oldest: Micros, log: Log | None, at: Micros, cost: int) ->
         totals.append(totals[-1] + cost)
     elif cost != 1:
         totals = [*range(1, last + 1), last + cost]
-    return times, totals, first, last + 1
+    return used + cost, oldest, at, (times, totals, first, last + 1)
 
 
 def entries(state: State) -> tuple[list[Micros], list[int]]:
     """When each live entry was made, and the units used up to and with it."""
-    used, oldest, _, log = state
-    if log is None:
-        return [oldest], [used]
-    times, totals, first, last = log
+    used = state[0]
+    times, totals, first, last = written(state)
     if totals is None:
         return times[first:last], list(range(1, used + 1))
     base = totals[last - 1] - used

@@ -44,7 +44,7 @@ def bind(quota: Quota) -> Bound:
                 share = -(-ticks // current) * tick if current else 0
                 until_more = until_end + (share if share < period else period) if share else 0
             return (True, free, 0, until_end, until_more, 0, end), (end, current, previous)
-        kept = state if state[0] == end else (end, current, previous)  # pulled back once, or it lies ahead for ever
+        kept = state if state[0] is end else (end, current, previous)  # pulled back once, or it lies ahead for ever
         if cost == 1 and current == limit:
             wait = until_end + lone
             return (False, 0, wait, until_end, wait, 0, NOT_CHARGED), kept

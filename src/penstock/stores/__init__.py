@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
 from penstock.errors import InvalidOption, shown
-from penstock.stores.base import AsyncStore, DirectAsk, InProcess, Store
+from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 MEMORY = "memory"
@@ -74,6 +74,7 @@ def _scheme(url: str) -> str:
 __all__ = [
     "AsyncMemoryStore",
     "AsyncStore",
+    "DirectAmends",
     "DirectAsk",
     "InProcess",
     "MemoryStore",

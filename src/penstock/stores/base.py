@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Charge, Key, Op, Outcome, Verdict
+from penstock.model import Key, Op, Outcome, Verdict
 from penstock.quota import Quota
 
 DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
@@ -22,12 +22,12 @@ class DirectAmends(NamedTuple):
     """How a store in this process amends a verdict of a single ask without the making of operations and batches.
 
     - `refund(key, cost, mark, now)`: give back a charge that had no id; how many units came back.
-    - `settle(charge, record, units, now)`: make the cost of a request with an id `units` after all, the first time;
-      how many units came back.
+    - `settle(verdict, units, now)`: make the cost of a request with an id `units` after all, the first time; how many
+      units came back.
     """
 
     refund: Callable[[Key, int, int, Micros], int]
-    settle: Callable[[Charge, str, int, Micros], int]
+    settle: Callable[[Verdict, int, Micros], int]
 
 
 class Store(Protocol):

@@ -94,36 +94,37 @@ class MemoryStore:
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
-        shelves, decide, newcomer = family.shelves, family.bind(quota).decide, self._newcomer
-        charged = partial(_charged, quota)
+        shelves, decide = family.shelves, family.bind(quota).decide
+        newcomer = partial(self._newcomer, family)
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             if cost is not _ONE:  # 1 always fits; anything else is looked at, True and 1.0 included
-                cost = charged(cost)
+                cost = _charged(quota, cost)
             try:
                 shelf = shelves[hash(key) & MASK]
             except TypeError:  # no key at all, or something unhashable within one
                 shelf = shelves[hash(check_key(key)) & MASK]
+            acquire, release = shelf.acquire, shelf.release  # not called as methods, the slow way to find a slot
             # An RLock knows its owner, so an exception from outside (Ctrl-C) between any two steps leaves nothing
             # locked, and is not masked by a release of what was never taken. That costs half of a with statement; see
             # `python -m bench locks`.
             try:
-                shelf.acquire()
+                acquire()
                 young = shelf.young
                 try:
                     state = young[key]
                 except KeyError:
                     if check_key(key) is not key:  # ("a",) is the same as "a"
-                        shelf.release()
+                        release()
                         return ask(key[0], cost, now)
-                    state, young = newcomer(family, key, now)
+                    state, young = newcomer(key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
                     young[key] = after
-                shelf.release()
+                release()
             except BaseException:
                 if shelf.is_owned():
-                    shelf.release()
+                    release()
                 raise
             return Verdict((answer, now, key, quota, cost, ()))
 
