@@ -31,6 +31,8 @@ CALENDAR = "calendar"
 CONCURRENCY = "concurrency"
 MIN_INTERVAL = "min_interval"
 BUCKETS = ("token_bucket", "gcra")
+DRAINING = (*BUCKETS, "leaky_bucket")
+"""What is owed and paid back by time, and can never be more than all of it."""
 FLAT = (MIN_INTERVAL, CONCURRENCY)
 DEFAULT_TTL = 60.0
 
@@ -325,7 +327,7 @@ def _implied(calendar: CalendarPeriod | None, burst: int | None, queue: int | No
 def _horizon(algorithm: str, period_us: Micros, capacity: int, limit: int) -> Micros:
     if algorithm == DEFAULT_ALGORITHM:
         return 2 * period_us
-    return -(-capacity * period_us // limit) if algorithm in (*BUCKETS, "leaky_bucket") else period_us
+    return -(-capacity * period_us // limit) if algorithm in DRAINING else period_us
 
 
 def _most(algorithm: str) -> int:

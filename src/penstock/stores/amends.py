@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from penstock.algorithms import Bound
 from penstock.clock import Micros
 from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new
-from penstock.quota import CONCURRENCY
+from penstock.quota import CONCURRENCY, DRAINING
 from penstock.stores.base import DirectAmends
 from penstock.stores.families import Counter, Family
 from penstock.stores.stripes import MASK, Kind, Stripe, Stripes, holding
@@ -27,7 +27,7 @@ class Record(NamedTuple):
     serial: int
     expires_at: Micros
     verdict: Verdict
-    cost: int  # what it costs now: less after a refund, something else once settled
+    cost: int  # what of it can be given back: less after a refund, something else once settled
     settled: bool = False
 
 
@@ -134,7 +134,8 @@ class Amends:
                 own_serial, expires_at, remembered, costs_now, settled = found
                 if settled or expires_at <= now or (remembered is not verdict and own_serial != int(serial)):
                     return 0
-                shelf.young[name] = new(Record, (own_serial, expires_at, remembered, units, True))
+                refundable = costs_now if units > costs_now and quota.algorithm in DRAINING else units
+                shelf.young[name] = new(Record, (own_serial, expires_at, remembered, refundable, True))
                 young, back = shelves[stripe.number].young, costs_now - units
                 state = young.get(key)
                 if state is None or cost != costs_now or quota.flat:
@@ -167,7 +168,10 @@ class Amends:
                 return record, Amended((0,) * len(charges))
             units = cast("int", op.units)
             amended = self._settle(cost - units, charges if first else _without_queues(charges), counters, now)
-            return Record(serial, expires_at, verdict, units, settled=True), amended
+            # What was charged on top of a bucket stays charged: there may have been no room for all of it.
+            drains = any(charge.quota.algorithm in DRAINING for charge in charges)
+            refundable = min(units, cost) if drains else units
+            return Record(serial, expires_at, verdict, refundable, settled=True), amended
         if op.verb == "refund":
             units = cost if op.units is None else min(op.units, cost)
             left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)

@@ -220,6 +220,10 @@ class Laws(RuleBasedStateMachine):
         """All quotas change their amounts. What was used stays used, for the counters are the same."""
         self.world = self.world.with_limit(LIMITS[choice])
         self._turn_the_page()
+        if (
+            self.algorithm == "rolling_window"
+        ):  # what is counted as denied displaces entries of a log that was shortened
+            self.both.check_promises()
         if self.algorithm in (*DRAINING, CONCURRENCY):  # beside places stands a bucket
             # A receipt of a bucket says how fast its units drained when they were charged, not since. And a bucket owes
             # at most its burst: lowered and raised again, it may give the difference again.

@@ -58,7 +58,7 @@ class Charged:
 
     asks: tuple[Ask, ...]
     entries: tuple[Entry, ...]
-    cost: int  # of the request by now: less after a refund, something else once settled
+    cost: int  # what of it can be given back: less after a refund, something else once settled
     has_id: bool
     remembered_until: Micros
     settled: bool = False
@@ -158,7 +158,9 @@ class Oracle:
         if self._forgotten(charged, now) or charged.settled:
             return (0,) * len(charged.asks)
         back = charged.cost - units
-        charged.cost, charged.settled = units, True
+        overflows = any(isinstance(self.counter(ask), Bucket) for ask in charged.asks if not ask.quota.flat)
+        # What is charged on top of a bucket stays charged: there may be no room for all of it.
+        charged.cost, charged.settled = min(units, charged.cost) if overflows else units, True
         corrected = [ask for ask in charged.asks if not ask.quota.flat]
         if back < 0:
             for ask in corrected:
@@ -215,11 +217,14 @@ class Oracle:
     def _refuse(self, ask: Ask, now: Micros) -> Expected:
         """A refusal changes nothing, unless the quota counts what it denies or shuts out whom it refused.
 
-        Whoever is shut out does not get as far as the counter, so that asking again prolongs nothing.
+        Whoever is shut out is not counted, and asking again prolongs nothing. But where the counter refuses as well,
+        the quota's present amounts hold from now on, as they must for what is said about waiting to be true.
         """
         counter, quota = self.counter(ask), ask.quota
-        if now >= counter.shut_until:
+        shut_out = now < counter.shut_until
+        if not shut_out or (ask.cost and not counter.fits(quota, ask.cost, now)):
             counter.settle(quota, now)
+        if not shut_out:
             if quota.count_denied:
                 counter.force(quota, ask.cost, now)
             if quota.penalty_us is not None:

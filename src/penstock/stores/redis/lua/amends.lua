@@ -65,6 +65,17 @@ local function settle(charges, back)
   return each
 end
 
+-- What can be given back of a request that is settled for `units`. What was charged on top of a bucket stays charged:
+-- there may have been no room for all of it.
+local function refundable(charges, units, cost)
+  for _, charge in ipairs(charges) do
+    if charge.counter.drains and not charge.counter.flat then
+      return min(units, cost)
+    end
+  end
+  return units
+end
+
 -- A place in a queue is given back by the first amendment or not at all: once a part of it was, somebody else's place
 -- may end where it ended.
 local function forget_queues(charges)
@@ -91,7 +102,7 @@ local function amend_record(verb, charges, units, key, serial, lasts)
   local each
   if verb == SETTLE then
     each = settle(charges, record.cost - units)
-    record.cost, record.settled = units, 1
+    record.cost, record.settled = refundable(charges, units, record.cost), 1
   elseif verb == REFUND then
     units = units < 0 and record.cost or min(units, record.cost)
     each = refund_part(charges, units, units == record.cost)

@@ -179,4 +179,4 @@ local function amends()
   return force, refund
 end
 
-counter = { read = read, write = write, decide = decide, amends = amends, queues = queues }
+counter = { read = read, write = write, decide = decide, amends = amends, queues = queues, drains = true }

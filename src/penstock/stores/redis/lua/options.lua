@@ -24,7 +24,7 @@ end
 
 -- Shut a key out for `penalty` once it was refused. State: {shut out until, the counter's own state}.
 local function penalised(inner, plain, penalty)
-  local counter = { holds = inner.holds, queues = inner.queues, stale = inner.stale }
+  local counter = { holds = inner.holds, queues = inner.queues, drains = inner.drains, stale = inner.stale }
   plain.penalty = true
 
   function counter.load(key)

@@ -1,7 +1,7 @@
 -- Records of admitted requests that had an id: asked again they answer again and charge nothing.
 --
--- KEYS     a string of numbers: serial, expires at, decided at, cost now, whether settled; then for each ask its answer
---          (8 numbers) and cost
+-- KEYS     a string of numbers: serial, expires at, decided at, cost that can be given back, whether settled; then for
+--          each ask its answer (8 numbers) and cost
 -- RETURNS  a table {serial, expires_at, at, cost, settled (0 or 1), answers, costs}
 
 local RECORD_HEAD, RECORD_ASK = 5, 9

@@ -104,7 +104,7 @@ return function(limit, period, count_denied)
 
   function counter.force(state, cost)
     local log = live(state)
-    log.cost, log.forced = min(cost, EXACT / 2), true
+    log.cost, log.forced = min(cost, (EXACT - 1) / 2), true
     return log
   end
 

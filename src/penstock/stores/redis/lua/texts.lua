@@ -27,6 +27,7 @@ return function(algorithm)
 
   return {
     queues = algorithm.queues,
+    drains = algorithm.drains,
     stale = algorithm.stale,
     decide = decide,
     peek = peek_by(decide),
