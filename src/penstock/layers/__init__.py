@@ -1,5 +1,6 @@
 """Layers stand between a limiter and its store: they may answer, change or watch operations, without I/O."""
 
 from penstock.layers.base import Due, Entered, Layer
+from penstock.layers.deny_cache import DenyCache
 
-__all__ = ["Due", "Entered", "Layer"]
+__all__ = ["DenyCache", "Due", "Entered", "Layer"]
