@@ -177,7 +177,7 @@ class Node:
                     noted = "unknown"
                 elif is_wrong(decision):
                     self._wrong.append(f"{key}: {decision!r}")
-                if outcome:
+                if outcome and len(op.asks) == 1:  # a charge that is never given back because another ask was refused
                     self._left.setdefault(str(key), Counter())[decision.remaining] += 1
             self._history.note(key, invoked, noted, cost=cost, returned=returned)
 

@@ -1,17 +1,20 @@
-"""Which servers a test of failovers runs on."""
+"""What tests of failovers share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import count
 
 import pytest
 
+from penstock.model import Acquire, Ask
+from penstock.stores.redis.store import RedisStore
 from penstock.testing.clusters import Cluster
 from penstock.testing.sentinels import SentinelSet
 from penstock.testing.servers import FLAVOURS, binary
 from tests.integration.failover_fleet import Fleet
-from tests.integration.redis_support import is_full
+from tests.integration.redis_support import decided, is_full, one
 
 
 def on(flavour: str) -> pytest.MarkDecorator:
@@ -34,3 +37,8 @@ class Running(dict[str, Fleet]):
         self._closing.enter_context(topology)
         self[flavour] = self._closing.enter_context(Fleet(topology, self._folders.mktemp(flavour)))
         return self[flavour]
+
+
+def spend(store: RedisStore, asked: Ask) -> int:
+    """How many units one more client is admitted."""
+    return next(number for number in count() if not decided(one(store, Acquire((asked,)))))

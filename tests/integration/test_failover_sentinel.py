@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from typing import Any
 
 import pytest
 
 from penstock.clock import SECOND
-from penstock.model import Acquire, Ask, Failed, Verdict
+from penstock.model import Ask, Failed, Verdict
 from penstock.stores.redis.sentinels import OfSentinels
 from penstock.stores.redis.store import TOPOLOGIES, RedisStore
 from penstock.testing.history import CallHistory
@@ -19,7 +18,7 @@ from penstock.testing.sentinels import SentinelSet
 from penstock.testing.servers import Server
 from tests.integration.failover_fleet import Fleet, Spending, evalshas
 from tests.integration.failover_load import SHARES, ask
-from tests.integration.failover_support import Running, on
+from tests.integration.failover_support import Running, on, spend
 from tests.integration.redis_support import acquire, decided, one, opened
 
 
@@ -221,8 +220,3 @@ def frozen(servers: Sequence[Server]) -> Iterator[None]:
 
 def fresh(generation: str, kind: str) -> list[Ask]:
     return [ask(generation, kind, share) for share in range(SHARES)]
-
-
-def spend(store: RedisStore, asked: Ask) -> int:
-    """How many units one more client is admitted."""
-    return next(number for number in count() if not decided(one(store, Acquire((asked,)))))
