@@ -10,8 +10,8 @@ its standard input says, and answers with a line of JSON:
     count                   how many calls were made so far
     rest FILE               leave the history in the file, and tell what else was seen
 
-Every counter has a limit and a period of its own. The end of a fixed window, which the server says in its answer, is a
-multiple of the period: whoever receives the answer to another's question sees it.
+Every counter has a limit and a period of its own, and windows that end when those of no other do. Servers say when that
+is: whoever receives the answer to another's question sees it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def quota_of(key: str) -> Quota:
 def _quota(kind: str, share: int) -> Quota:
     if kind == "flow":
         return Quota.parse(f"{100 + share}/10s gcra burst {10 + share}")
-    days = 200 + 10 * list(LIMITS).index(kind) + share
-    return Quota.parse(f"{LIMITS[kind] + share}/{days} days fixed_window")
+    seconds = 20_000_003 + 7_919 * (SHARES * list(LIMITS).index(kind) + share)
+    return Quota.parse(f"{LIMITS[kind] + share}/{seconds}s fixed_window")
 
 
 def slot_of(key: str) -> int:

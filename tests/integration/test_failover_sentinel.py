@@ -39,7 +39,7 @@ def one_budget(key: str) -> int:
 @on("redis")
 def test_a_primary_hands_over_and_nothing_is_lost(fleet: Fleet, own: SentinelSet) -> None:
     """The primary pauses writes until the replica has all of them; who asks it later is refused, not counted."""
-    with fleet.trial("FAILOVER") as trial:
+    with fleet.trial("FAILOVER") as trial, patient(own):
         old = own.primary
         own.failover()
         trial.redis_is_back()
@@ -198,7 +198,7 @@ def test_a_client_that_clings_to_the_old_primary_is_caught(
             theirs = fleet.tell(f"spend {trial.generation} proof-caught")
             Spending.of(theirs).check()
             more = {str(asked.key): (spend(clinging, asked), 0) for asked in fresh(trial.generation, "proof-caught")}
-            with pytest.raises(AssertionError, match=r" 0 \d+: 8 to 8 units admitted, expected exactly 4$"):
+            with pytest.raises(AssertionError, match=r" units admitted, expected exactly 4$"):
                 Spending.of([*theirs, more]).check()
             with (
                 pytest.raises(AssertionError, match=r"^1 decisions were asked of a server that no longer decides"),
