@@ -28,6 +28,7 @@ from penstock.testing.history import Call, CallHistory
 from penstock.testing.processes import DEADLINE, wait_until
 from penstock.testing.sentinels import SentinelSet
 from penstock.testing.servers import Server
+from penstock.testing.topologies import come_to_terms
 from tests.integration.failover_load import DEADLINE as DEADLINE_OF_CALLS
 from tests.integration.failover_load import POOL, quota_of
 from tests.integration.redis_support import count
@@ -44,7 +45,7 @@ MOST_CONNECTIONS = {"threads": POOL, "tasks": 2}
 
 def evalshas(server: Server) -> int:
     """How many decisions a server was asked for since it started, even if it refused to make them."""
-    text = server.ask("INFO", "commandstats").decode()
+    text = _says(server, "INFO", "commandstats")
     fields = [line.partition(":")[2] for line in text.splitlines() if line.startswith("cmdstat_evalsha:")]
     numbers = dict(pair.split("=") for line in fields for pair in line.split(","))
     return int(numbers.get("calls", 0)) + int(numbers.get("rejected_calls", 0))
@@ -294,9 +295,21 @@ def _longest_silence(calls: Sequence[Call], since: int) -> int:
     return longest
 
 
+def _says(server: Server, *words: str) -> str:
+    """What a server tells of itself, even if it is just being given another role, and cuts off who asks."""
+    told: list[bytes] = []
+
+    def tells() -> bool:
+        told.append(server.ask(*words))
+        return True
+
+    come_to_terms(tells, f"what the server on port {server.port} tells of itself")
+    return told[-1].decode()
+
+
 def _connections(server: Server) -> Counter[str]:
     """How many connections each node has to a server."""
-    clients = server.ask("CLIENT", "LIST").decode().splitlines()
+    clients = _says(server, "CLIENT", "LIST").splitlines()
     names = (word.removeprefix("name=") for line in clients for word in line.split() if word.startswith("name="))
     return Counter(name for name in names if name.startswith("node"))
 
