@@ -134,6 +134,13 @@ class Fleet:
     def servers(self) -> tuple[Server, ...]:
         return self.topology.nodes if isinstance(self.topology, Cluster) else self.topology.servers
 
+    def _is_replicated(self) -> bool:
+        """Whether replicas have said what they have. Until they do, a second after they came online, they are sent
+        nothing: a failover would lose more than one that comes at any other time.
+        """
+        told = [_says(primary, "INFO", "replication") for primary in self.topology.primaries]
+        return not any(",state=online,offset=0," in text for text in told)
+
     @contextmanager
     def trial(self, fault: str, deadline: float = DEADLINE_OF_CALLS) -> Iterator[Trial]:
         """All nodes ask in this block. In the beginning all is well, and every node was refused beyond the limits."""
@@ -143,6 +150,7 @@ class Fleet:
         wait_until(trial.enforces, "a fleet that decides together")
         self.tell(f"work {trial.generation} {deadline}")
         self.spend(trial.generation, "spent")
+        come_to_terms(self._is_replicated, "replicas that are sent what is written")
         trial.began = CallHistory().now()
         yield trial
         self.spend(trial.generation, "spent")
