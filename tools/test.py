@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 import signal
@@ -72,6 +73,7 @@ class Case(NamedTuple):
     outcome: str
     seconds: float
     examples: int
+    failovers: tuple[str, ...]  # what was measured of them, as JSON
 
 
 @dataclass
@@ -165,6 +167,7 @@ def read_case(case: ElementTree.Element) -> Case:
         outcome="failed" if broken else "skipped" if skipped else "passed",
         seconds=float(case.get("time", 0)),
         examples=0 if examples is None else int(examples.get("value", 0)),
+        failovers=tuple(found.get("value", "") for found in case.findall("properties/property[@name='failover']")),
     )
 
 
@@ -226,8 +229,18 @@ def proof(mode: Mode, results: list[Result]) -> str:
             "|---|---|---:|---:|",
             *(f"| `{p.name.replace('|', ' ')}` | {p.outcome} | {p.examples:,} | {p.seconds:.1f} |" for p in properties),
             "",
+            *failovers(results),
         ]
     )
+
+
+def failovers(results: list[Result]) -> list[str]:
+    """What fleets saw of servers that failed. It is measured, on a machine that may be busy, and not asserted."""
+    rows = [json.loads(row) for result in results for case in result.cases for row in case.failovers]
+    if not rows:
+        return []
+    head = ["## Failovers", "", f"| {' | '.join(rows[0])} |", "|---" * len(rows[0]) + "|"]
+    return [*head, *(f"| {' | '.join(row.values())} |" for row in rows), ""]
 
 
 def source() -> str:

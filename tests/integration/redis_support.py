@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, overload
+
+from hypothesis import settings
 
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
@@ -25,9 +26,14 @@ LONG = "365 days"
 """A period that does not end while we look."""
 
 
+def is_full() -> bool:
+    """Whether the profile is the one that takes its time, however it was chosen."""
+    return settings.get_current_profile_name() == "full"
+
+
 def count(ci: int, full: int) -> int:
     """How many: in the usual run, and under the profile that takes its time."""
-    return full if os.environ.get("HYPOTHESIS_PROFILE") == "full" else ci
+    return full if is_full() else ci
 
 
 def acquire(quota: str, key: str = "alice", cost: int = 1, id: bytes | None = None, dry: bool = False) -> Acquire:

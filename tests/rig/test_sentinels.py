@@ -11,6 +11,7 @@ from penstock.testing.processes import wait_until
 from penstock.testing.resp import Conversation, Refusal
 from penstock.testing.sentinels import SentinelSet
 from penstock.testing.servers import Server, flavours
+from penstock.testing.topologies import come_to_terms
 
 
 @pytest.fixture(scope="module", params=flavours())
@@ -35,6 +36,21 @@ def role(server: Server) -> bytes:
 def holds_everywhere(sentinel_set: SentinelSet, key: str, value: bytes | None) -> None:
     """Every server comes to hold this value."""
     wait_until(lambda: {server.ask("GET", key) for server in sentinel_set.servers} == {value}, f"{key} on all servers")
+
+
+def test_who_is_cut_off_asks_again_and_who_is_refused_is_told() -> None:
+    """Sentinels have the clients of a server killed when they give it another role."""
+    said: list[Exception] = [BrokenPipeError(), ConnectionResetError(), ConnectionError()]
+
+    def holds() -> bool:
+        if said:
+            raise said.pop()
+        return True
+
+    come_to_terms(holds, "an answer")
+    said.append(ConnectionRefusedError())
+    with pytest.raises(ConnectionRefusedError):
+        come_to_terms(holds, "an answer")
 
 
 def test_it_starts_with_one_primary_that_all_sentinels_name(sentinel_set: SentinelSet) -> None:

@@ -72,8 +72,20 @@ def awake(servers: Iterable[Server]) -> list[Server]:
 
 
 def come_to_terms(holds: Callable[[], bool], what: str) -> None:
-    """`wait_until`, for what takes a question to every server: asked less often, it leaves them time to get on."""
-    wait_until(holds, what, pause=0.02)
+    """`wait_until`, for what takes a question to every server: asked less often, it leaves them time to get on.
+
+    Who asks a server at the moment at which a sentinel gives it another role is cut off, and asks again.
+    """
+
+    def holds_now() -> bool:
+        try:
+            return holds()
+        except ConnectionRefusedError:  # it is not there at all
+            raise
+        except ConnectionError:
+            return False
+
+    wait_until(holds_now, what, pause=0.02)
 
 
 def insist(ask: Callable[[], object], holds: Callable[[], bool], what: str) -> None:

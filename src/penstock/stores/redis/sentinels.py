@@ -14,6 +14,10 @@ from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched
 from penstock.stores.redis.wire import Wire, packed
 
+PROMOTED = b"+promoted-slave"
+ANNOUNCEMENTS = (b"+switch-master", PROMOTED)
+"""What Sentinels publish when there is a new primary: the one that led the failover says the latter, and first."""
+
 
 class OfSentinels(Watched):
     """The primary that Sentinels name."""
@@ -104,14 +108,17 @@ class OfSentinels(Watched):
     # Announcements
 
     def _listen(self) -> None:
-        """Have one Sentinel tell of new primaries at once."""
+        """Have one Sentinel tell of new primaries at once.
+
+        The one that leads a failover says `+switch-master` only when all replicas follow, which can take minutes.
+        """
         if self._announcer is not None:
             return
         for node in random.sample(self._settings.nodes, len(self._settings.nodes)):
             with suppress(Exception):
                 wire = self._dial(node, self._settings.sentinel)
-                wire.send(packed(b"SUBSCRIBE", b"+switch-master"), monotonic() + PATIENCE)
-                if isinstance(wire.receive(monotonic() + PATIENCE), list):
+                wire.send(packed(b"SUBSCRIBE", *ANNOUNCEMENTS), monotonic() + PATIENCE)
+                if all(isinstance(wire.receive(monotonic() + PATIENCE), list) for _ in ANNOUNCEMENTS):
                     self._announcer = wire
                     return
 
@@ -124,12 +131,16 @@ class OfSentinels(Watched):
         try:
             while announcer is not None and not announcer.is_quiet():
                 self._announced(announcer.receive(monotonic() + PATIENCE))
-        except (OSError, hiredis.ProtocolError):
+        except Exception:  # it hung up, or makes no sense: whatever it is, looking must go on
             self._announcer = None
 
     def _announced(self, message: Any) -> None:
-        if not isinstance(message, list) or len(message) != 3:
+        if not isinstance(message, list) or message[0] != b"message":
             return
-        service, old_host, old_port, host, port = message[2].decode().split(" ")
+        words = message[2].decode().split(" ")
+        if message[1] == PROMOTED:  # slave NAME HOST PORT @ SERVICE OLD-HOST OLD-PORT
+            _, _, host, port, _, service, old_host, old_port = words
+        else:
+            service, old_host, old_port, host, port = words
         if service == self._settings.service and Node(old_host, int(old_port)) == self._primary:
             self._follow(Node(host, int(port)))

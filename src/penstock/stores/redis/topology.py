@@ -4,7 +4,7 @@
     topology.doubt(node)          somebody found that a server is not what it was taken for
 
 What is remembered is renewed by a thread of the topology's own: every few seconds; as soon as a Sentinel announces a
-new primary; and when there is doubt, though at most once a second, a little spread so that the processes of a fleet do
+new primary; and when there is doubt, though at most twice a second, a little spread so that the processes of a fleet do
 not all look at the same instant. One thread serves blocking callers and all event loops alike.
 
 Whoever was replaced never comes back by hearsay. What Sentinels and nodes say carries an epoch that grows with every
@@ -33,8 +33,8 @@ from penstock.stores.redis.wire import Wire
 CALM = 5.0
 """Seconds between looks while nobody doubts."""
 
-DOUBT = 1.0
-"""Seconds between looks at least."""
+DOUBT = 0.5
+"""Seconds between looks at least: a second after servers are back, all must have found out."""
 
 SPREAD = 0.1
 """Seconds by which looks in doubt are spread."""
