@@ -1,6 +1,8 @@
 """Who is to be asked: what nodes of a cluster say, and whom to believe."""
 
+from penstock.model import Failed
 from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members
+from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node, read_url
 
 HOST = Asked("10.0.0.9")
@@ -43,8 +45,8 @@ class Told(OfCluster):
         self._look_once()
         return self.node(0)
 
-    def _ask_some(self) -> list[tuple[str, Asked]]:
-        return [(text, HOST) for text in self.said]
+    def _ask_some(self) -> tuple[list[tuple[str, Asked]], list[Failed]]:
+        return [(text, HOST) for text in self.said], [not_sent("gone", "seed:6379")]
 
 
 def test_the_newest_epoch_is_believed_whoever_says_what() -> None:
@@ -64,8 +66,10 @@ def test_who_was_replaced_does_not_come_back_by_hearsay() -> None:
 def test_a_server_that_says_it_was_replaced_is_believed() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
-    cluster.moved(0, Node("newer", 1))
+    cluster.moved(0, Node("newer", 1), Node("new", 1))
     assert cluster.node(0) == Node("newer", 1)
+    cluster.moved(0, Node("other", 1), Node("new", 1))
+    assert cluster.node(0) == Node("newer", 1), "old news"
     assert cluster.hear((6, "newer")) == Node("newer", 1)
 
 
@@ -75,14 +79,14 @@ def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
     assert cluster.hear() == Node("new", 1)
     trouble = cluster.trouble()
     assert trouble is not None
-    assert str(trouble.error) == "redis at seed:6379: nobody could tell who decides"
+    assert str(trouble.error) == "redis at seed:6379: nobody could tell who decides (seed:6379: gone)"
     cluster.hear((5, "new"))
     assert cluster.trouble() is None
 
 
 def test_whoever_waits_for_a_look_is_called() -> None:
     cluster = Told()
-    cluster._closed = True  # no thread shall look meanwhile
+    cluster._watching = True  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.hear((5, "new"))

@@ -132,9 +132,9 @@ class Errand:
         host, _, port = rest.rpartition(" ")[2].rpartition(":")
         if self._turns > REDIRECTIONS or self.node is None or not port.isdecimal():
             return ()
-        self.node, self.asking = Node(host or self.node.host, int(port)), code == "ASK"
+        teller, self.node, self.asking = self.node, Node(host or self.node.host, int(port)), code == "ASK"
         if not self.asking:
-            self._topology.moved(self._partition, self.node)
+            self._topology.moved(self._partition, self.node, teller)
         return (self,)
 
     def _one_by_one(self) -> Sequence[Errand]:
