@@ -4,7 +4,8 @@
     more = errand.hear(reply)        puts the outcomes into their places, or says what to ask next
 
 Asked again is only what was certainly not done: a server said that another one decides (`MOVED`, `ASK`), that keys
-are just being moved (`TRYAGAIN`), or that its clock is too far from ours for the boundaries of a calendar.
+are just being moved (`TRYAGAIN`), or that its clock is too far from ours for the boundaries of a calendar; or a server
+could not be asked at all, and by now another one decides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hiredis
 from penstock.clock import Micros
 from penstock.model import Failed, Op, Outcome
 from penstock.stores.redis.plan import Part
+from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node
 from penstock.stores.redis.talk import Talk
 from penstock.stores.redis.topology import Topology
@@ -30,6 +32,8 @@ REDIRECTIONS = 5
 
 PAUSE = 0.01
 """Seconds after which keys that are being moved are asked for again."""
+
+PASSED_ON = ("MOVED", "ASK")
 
 DOUBTFUL = ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "LOADING")
 """What servers say that may no longer be the ones to ask."""
@@ -88,6 +92,8 @@ class Errand:
         """Take note of the answer: a reply, or `Failed`. What comes back is to be asked."""
         place = self.node.place if self.node is not None else ""
         if isinstance(reply, Failed):
+            if reply.charged == "no" and self._is_replaced():
+                return (self,)
             self._topology.doubt(self.node)
             self._put([reply] * len(self.question.ops))
             return ()
@@ -95,6 +101,9 @@ class Errand:
             more = self._again(str(reply))
             if more:
                 return more
+            if self._topology.partitioned and str(reply).startswith(PASSED_ON):
+                self._put([not_sent(f"servers pass it on to one another ({reply})", place)] * len(self.question.ops))
+                return ()
         outcomes, stale, now = self._talk.read(self.question, reply, place)
         self._put(outcomes)
         if stale and self._now is None:  # our clock and the server's differ: plan again by the server's
@@ -121,11 +130,19 @@ class Errand:
             self._topology.doubt(self.node)
         if not self._topology.partitioned:
             return ()
-        if code in ("MOVED", "ASK"):
+        if code in PASSED_ON:
             return self._elsewhere(code, rest)
         if code == "TRYAGAIN":
             return self._one_by_one()
         return ()
+
+    def _is_replaced(self) -> bool:
+        """Whether by now another one is to be asked than the one who could not be; if so, that is the one now."""
+        asked, self._turns = self.node, self._turns + 1
+        if asked is None or self.asking or self._turns > REDIRECTIONS:
+            return False
+        self.look_up()
+        return self.node != asked
 
     def _elsewhere(self, code: str, rest: str) -> Sequence[Errand]:
         self._turns += 1
@@ -143,6 +160,6 @@ class Errand:
             if self._positions is None:
                 self._into[:] = [None] * len(self.question.ops)
             return [self._some([number]) for number in range(len(self.question.ops))]
-        self.pause, self.asking = PAUSE, False
+        self.pause, self.asking, self._turns = PAUSE, False, 0
         self.look_up()
         return (self,)

@@ -173,7 +173,7 @@ class LoopStore:
         if self._nodes is not self._topology.nodes():
             self._nodes = self._topology.nodes()
             for gone in set(self._links) - self._nodes:
-                self._links.pop(gone).shut(REPLACED, transient=True)
+                self._links.pop(gone).retire(REPLACED)
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = AsyncLink(self._settings, self._talk, node)
@@ -226,3 +226,5 @@ class LoopStore:
         self._unpark_all()
         for link in self._links.values():
             await link.close()
+        if self._tasks:  # all have been told
+            await asyncio.wait(self._tasks)
