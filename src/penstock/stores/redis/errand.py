@@ -18,7 +18,7 @@ import hiredis
 from penstock.clock import Micros
 from penstock.model import Failed, Op, Outcome
 from penstock.stores.redis.plan import Part
-from penstock.stores.redis.replies import not_sent
+from penstock.stores.redis.replies import REFUSED, WHILE_MOVED, not_sent
 from penstock.stores.redis.settings import Node
 from penstock.stores.redis.talk import Talk
 from penstock.stores.redis.topology import Topology
@@ -44,7 +44,7 @@ class Errand:
 
     - `node`: whom to ask; None while that is not known.
     - `asking`: whether to say `ASKING` before.
-    - `pause`: seconds to wait first.
+    - `pause`: seconds to wait first, and to have left then.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Errand:
 
     def hear(self, reply: Any) -> Sequence[Errand]:
         """Take note of the answer: a reply, or `Failed`. What comes back is to be asked."""
-        place = self.node.place if self.node is not None else ""
+        place = self._place
         if isinstance(reply, Failed):
             if reply.charged == "no" and self._is_replaced():
                 return (self,)
@@ -134,7 +134,17 @@ class Errand:
             return self._elsewhere(code, rest)
         if code == "TRYAGAIN":
             return self._one_by_one()
+        if WHILE_MOVED in error and len(self.question.ops) == 1 and len(set(self.question.call.keys)) == 1:
+            return self._one_by_one()  # it had expired, so that it was gone when it was to be written: it was not
         return ()
+
+    def late(self) -> Failed:
+        """What it means that no time is left to ask."""
+        return not_sent(REFUSED["TRYAGAIN"] if self.pause else "no time was left to ask", self._place)
+
+    @property
+    def _place(self) -> str:
+        return self.node.place if self.node is not None else ""
 
     def _is_replaced(self) -> bool:
         """Whether by now another one is to be asked than the one who could not be; if so, that is the one now."""
@@ -145,7 +155,7 @@ class Errand:
         return self.node != asked
 
     def _elsewhere(self, code: str, rest: str) -> Sequence[Errand]:
-        self._turns += 1
+        self._turns, self.pause = self._turns + 1, 0.0
         host, _, port = rest.rpartition(" ")[2].rpartition(":")
         if self._turns > REDIRECTIONS or self.node is None or not port.isdecimal():
             return ()

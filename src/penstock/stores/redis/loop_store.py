@@ -160,8 +160,8 @@ class LoopStore:
             asked.tell()
 
     def _go_on(self, errand: Errand, asked: Asked, due: float) -> None:
-        if self._loop.time() >= due:
-            self._heard(errand, asked, due, not_sent("no time was left to ask", self._settings.place))
+        if self._loop.time() + errand.pause >= due:
+            self._heard(errand, asked, due, errand.late())
         else:
             self._go(errand, asked, due)
             self._flush()

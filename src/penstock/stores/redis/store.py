@@ -153,6 +153,8 @@ class RedisStore(OnServer):
         node = group[0].node
         if node is None:
             return [nobody(self.topology, self.settings)] * len(group)
+        if monotonic() + group[0].pause >= until:
+            return [errand.late() for errand in group]
         try:
             return _finish(group, self._to(node).start(_questions(group), until))
         except NoAnswer as no_answer:
@@ -163,6 +165,8 @@ class RedisStore(OnServer):
         node = group[0].node
         if node is None:
             return nobody(self.topology, self.settings)
+        if monotonic() + group[0].pause >= until:
+            return group[0].late()
         try:
             return self._to(node).start_at_once(_questions(group), until)
         except NoAnswer as no_answer:
