@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import pytest
 
 from penstock.clock import SECOND
 from penstock.model import Ask, Failed, Verdict
 from penstock.stores.redis.sentinels import OfSentinels
+from penstock.stores.redis.settings import Node
 from penstock.stores.redis.store import TOPOLOGIES, RedisStore
 from penstock.testing.history import CallHistory
 from penstock.testing.processes import wait_until
@@ -132,11 +132,11 @@ def test_a_primary_is_stopped_replaced_and_continued(fleet: Fleet, own: Sentinel
 class LooksOnce(OfSentinels):
     """Finds the primary, and clings to it."""
 
-    def _look(self) -> bool:
-        return self._primary is not None or super()._look()
+    def _look(self) -> Failed | None:
+        return None if self._primary is not None else super()._look()
 
-    def _announced(self, message: Any) -> None:
-        """It does not listen."""
+    def _listen(self, sentinels: Sequence[Node]) -> None:
+        """To nobody."""
 
 
 @pytest.fixture

@@ -1,42 +1,18 @@
-"""The primary of a service: what Sentinels announce, and when it is believed."""
+"""The primary of a service: what Sentinels announce, and whom to believe."""
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
-from penstock.stores.redis.sentinels import OfSentinels
+from penstock.model import Failed
+from penstock.stores.redis.sentinels import Named, OfSentinels
 from penstock.stores.redis.settings import Node, read_url
+from penstock.stores.redis.wire import Wire
 
+SEED = Node("seed", 26379)
 OLD, NEW = Node("10.0.0.1", 6379), Node("10.0.0.2", 6380)
-SWITCHED = [b"message", b"+switch-master", b"main 10.0.0.1 6379 10.0.0.2 6380"]
-PROMOTED = [b"message", b"+promoted-slave", b"slave 10.0.0.2:6380 10.0.0.2 6380 @ main 10.0.0.1 6379"]
 
 
-def knowing(primary: Node) -> OfSentinels:
-    sentinels = OfSentinels(read_url("redis+sentinel://seed/main", secret="x"))
-    sentinels._follow(primary)
-    return sentinels
-
-
-@pytest.mark.parametrize("message", [SWITCHED, PROMOTED], ids=["+switch-master", "+promoted-slave"])
-def test_a_successor_is_followed_as_soon_as_it_is_announced(message: list[bytes]) -> None:
-    sentinels = knowing(OLD)
-    sentinels._announced(message)
-    assert sentinels.node(0) == NEW
-    assert sentinels.nodes() == {NEW}
-
-
-@pytest.mark.parametrize("message", [SWITCHED, PROMOTED], ids=["+switch-master", "+promoted-slave"])
-def test_a_successor_of_somebody_else_is_not(message: list[bytes]) -> None:
-    """It may be news of long ago, or of another service."""
-    sentinels = knowing(Node("10.0.0.3", 6379))
-    sentinels._announced(message)
-    assert sentinels.node(0) == Node("10.0.0.3", 6379)
-    sentinels = knowing(OLD)
-    sentinels._announced([*message[:2], message[2].replace(b"main", b"other")])
-    sentinels._announced([b"subscribe", b"+switch-master", 1])
-    assert sentinels.node(0) == OLD
-
-
-class Announcer:
+class Announcer(Wire):
     """A connection on which some things are said."""
 
     def __init__(self, *messages: object) -> None:
@@ -49,10 +25,73 @@ class Announcer:
         return self._messages.pop(0)
 
 
-def test_announcements_that_make_no_sense_end_the_listening_and_not_the_looking() -> None:
-    sentinels = knowing(OLD)
-    sentinels._announcer = Announcer(PROMOTED, [b"message", b"+switch-master", b"nonsense"])  # type: ignore[assignment]
-    sentinels._heard()
-    assert sentinels.node(0) == NEW
-    assert sentinels._announcer is None  # the next look finds another
-    assert sentinels._in_doubt
+class Told(OfSentinels):
+    """A service whose one Sentinel says what a test wants; every server but those in `replicas` is a primary."""
+
+    def __init__(self, epoch: int, primary: Node) -> None:
+        super().__init__(read_url("redis+sentinel://seed/main", secret="x"))
+        self.said: Named | Failed = Named(epoch, primary)
+        self.replicas: dict[Node, Node] = {}
+        self._look_once()
+
+    def announce(self, epoch: int, primary: Node) -> Node | None:
+        self.said = Named(epoch, primary)
+        self._announcer = SEED, Announcer([b"message", b"+switch-master", b"whatever it says"])
+        self._heard()
+        return self.node(0)
+
+    def look(self) -> Node | None:
+        self._look_once()
+        return self.node(0)
+
+    def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
+        return {SEED: self.said}
+
+    def _listen(self, sentinels: Sequence[Node]) -> None:
+        """There is nobody."""
+
+    def _role_of(self, node: Node) -> list[Any] | None:
+        if node in self.replicas:
+            primary = self.replicas[node]
+            return [b"slave", primary.host.encode(), primary.port]
+        return [b"master"]
+
+
+def test_after_an_announcement_the_sentinel_is_asked_at_once() -> None:
+    told = Told(3, OLD)
+    assert told.announce(4, NEW) == NEW
+    assert told.nodes() == {NEW}
+    assert told._in_doubt  # the others may know better
+
+
+def test_old_news_is_not_followed() -> None:
+    told = Told(4, NEW)
+    assert told.announce(3, OLD) == NEW
+
+
+def test_an_announcer_that_hangs_up_ends_the_listening_and_not_the_looking() -> None:
+    told = Told(3, OLD)
+    told._announcer = SEED, Announcer()
+    told._ask = lambda nodes: {}  # type: ignore[method-assign]
+    told._heard()
+    assert told._announcer is None
+    assert told._in_doubt
+
+
+def test_who_has_handed_over_is_believed_about_his_successor() -> None:
+    told = Told(3, OLD)
+    told.replicas[OLD] = NEW
+    assert told.look() == OLD  # nobody doubts it
+    told._suspects.add(OLD)
+    assert told.look() == NEW
+    assert told.look() == NEW  # although the Sentinel names the old one still
+    told.said = Named(4, OLD)
+    told.replicas = {NEW: OLD}
+    assert told.look() == OLD
+
+
+def test_a_successor_that_is_none_is_not_followed() -> None:
+    told = Told(3, OLD)
+    told.replicas = {OLD: NEW, NEW: OLD}
+    told._suspects.add(OLD)
+    assert told.look() == OLD

@@ -1,6 +1,15 @@
 """Who is to be asked: what nodes of a cluster say, and whom to believe."""
 
+import _thread
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.model import Failed
 from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members
+from penstock.stores.redis.replies import not_sent
+from penstock.stores.redis.sentinels import Named, OfSentinels
 from penstock.stores.redis.settings import Node, read_url
 
 HOST = Asked("10.0.0.9")
@@ -43,8 +52,8 @@ class Told(OfCluster):
         self._look_once()
         return self.node(0)
 
-    def _ask_some(self) -> list[tuple[str, Asked]]:
-        return [(text, HOST) for text in self.said]
+    def _ask_some(self) -> tuple[list[tuple[str, Asked]], list[Failed]]:
+        return [(text, HOST) for text in self.said], [not_sent("gone", "seed:6379")]
 
 
 def test_the_newest_epoch_is_believed_whoever_says_what() -> None:
@@ -64,8 +73,10 @@ def test_who_was_replaced_does_not_come_back_by_hearsay() -> None:
 def test_a_server_that_says_it_was_replaced_is_believed() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
-    cluster.moved(0, Node("newer", 1))
+    cluster.moved(0, Node("newer", 1), Node("new", 1))
     assert cluster.node(0) == Node("newer", 1)
+    cluster.moved(0, Node("other", 1), Node("new", 1))
+    assert cluster.node(0) == Node("newer", 1), "old news"
     assert cluster.hear((6, "newer")) == Node("newer", 1)
 
 
@@ -75,16 +86,166 @@ def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
     assert cluster.hear() == Node("new", 1)
     trouble = cluster.trouble()
     assert trouble is not None
-    assert str(trouble.error) == "redis at seed:6379: nobody could tell who decides"
+    assert str(trouble.error) == "redis at seed:6379: nobody could tell who decides (seed:6379: gone)"
     cluster.hear((5, "new"))
     assert cluster.trouble() is None
 
 
 def test_whoever_waits_for_a_look_is_called() -> None:
     cluster = Told()
-    cluster._closed = True  # no thread shall look meanwhile
+    cluster._watching = True  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.hear((5, "new"))
     cluster.hear((5, "new"))
     assert called == [1]
+
+
+# ---------------------------------------------------------------- Sentinels
+
+
+class Line:
+    """A connection on which something was announced, whatever that was."""
+
+    def __init__(self, said: int = 1) -> None:
+        self.said = said
+
+    def is_quiet(self) -> bool:
+        return self.said == 0
+
+    def receive(self, until: float) -> list[bytes]:
+        self.said -= 1
+        return [b"message", b"+switch-master", b"main old 1 new 1"]
+
+
+class Sentinels(OfSentinels):
+    """Sentinels of which one hears only what a test says; servers have the roles that it gives them."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, Named | Failed] = {}
+        self.roles: dict[str, list[Any]] = {}
+        super().__init__(read_url("redis+sentinel://s1,s2/main", secret="x"))
+
+    def hear(self, **says: tuple[int, str] | None) -> Node | None:
+        self.said(**says)
+        self._look_once()
+        return self.node(0)
+
+    def said(self, **says: tuple[int, str] | None) -> None:
+        self.says = {
+            name: not_sent("gone", name) if told is None else Named(told[0], Node(told[1], 1))
+            for name, told in says.items()
+        }
+
+    def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
+        return {node: self.says.get(node.host, not_sent("gone", node.place)) for node in nodes}
+
+    def _listen(self, sentinels: Sequence[Node]) -> None:
+        self._announcer = (sentinels[0], Line()) if sentinels else None  # type: ignore[assignment]
+
+    def _role_of(self, node: Node) -> list[Any] | None:
+        return self.roles.get(node.host, [b"master"])
+
+
+def test_the_newest_epoch_of_all_sentinels_is_believed() -> None:
+    sentinels = Sentinels()
+    assert sentinels.hear(s1=(3, "old"), s2=(4, "new")) == Node("new", 1)
+    assert sentinels.hear(s1=(3, "old")) == Node("new", 1), "who was replaced does not come back by hearsay"
+    assert sentinels.hear(s1=(5, "old")) == Node("old", 1)
+    assert sentinels.nodes() == {Node("old", 1)}
+
+
+def test_after_an_announcement_whoever_announced_it_is_asked() -> None:
+    sentinels = Sentinels()
+    sentinels.hear(s1=(3, "old"), s2=(3, "old"))
+    sentinels.said(s1=(4, "new"), s2=(3, "old"))
+    sentinels._heard()
+    assert sentinels.node(0) == Node("new", 1)
+    assert sentinels.hear(s2=(3, "old")) == Node("new", 1), "whoever does not know yet"
+
+
+def test_an_announcement_that_is_old_news_is_not_followed() -> None:
+    sentinels = Sentinels()
+    sentinels.hear(s1=(5, "old"), s2=(5, "old"))
+    sentinels._heard()
+    assert sentinels.node(0) == Node("old", 1), "it announced what was before"
+    sentinels.said(s1=(4, "new"))
+    sentinels._heard()
+    assert sentinels.node(0) == Node("old", 1), "it has fallen behind"
+
+
+def test_an_announcer_that_makes_no_sense_is_left() -> None:
+    sentinels = Sentinels()
+    sentinels.hear(s1=(5, "old"))
+    sentinels._announcer = Node("gone", 1), Line()  # type: ignore[assignment]
+    sentinels._ask = lambda nodes: {}  # type: ignore[method-assign]
+    sentinels._heard()
+    assert sentinels._announcer is None
+    assert sentinels._in_doubt
+
+
+def test_who_handed_over_is_left_for_whoever_took_over() -> None:
+    sentinels = Sentinels()
+    sentinels.hear(s1=(5, "old"))
+    sentinels.roles = {"old": [b"slave", b"new", 1]}
+    assert sentinels.hear(s1=(5, "old")) == Node("old", 1), "nobody has doubts"
+    sentinels._watching = True  # no thread shall look meanwhile
+    sentinels.doubt(Node("old", 1))
+    assert sentinels.hear(s1=(5, "old")) == Node("new", 1)
+
+
+def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
+    sentinels = Sentinels()
+    assert sentinels.hear(s1=None, s2=None) is None
+    trouble = sentinels.trouble()
+    assert trouble is not None
+    place = "s1:26379,s2:26379/main"
+    assert str(trouble.error) == f"redis at {place}: nobody could tell who decides (s1: gone)"
+    assert trouble.error.transient
+    sentinels.says["s2"] = not_sent("forbidden", "s2", transient=False)
+    sentinels._look_once()
+    trouble = sentinels.trouble()
+    assert trouble is not None
+    assert str(trouble.error) == f"redis at {place}: nobody could tell who decides (s2: forbidden)"
+    assert trouble.error.transient, "the other one may come back"
+
+
+# ---------------------------------------------------------------- watching
+
+
+def test_a_closed_topology_has_whoever_waits_told() -> None:
+    cluster = Told()
+    cluster._watching = True  # no thread shall look meanwhile
+    called: list[int] = []
+    cluster.when_looked(lambda: called.append(1))
+    cluster.close()
+    cluster.when_looked(lambda: called.append(2))
+    assert called == [1, 2]
+    trouble = cluster.trouble()
+    assert trouble is not None
+    assert str(trouble.error) == "redis at seed:6379: the store is closed"
+    assert not trouble.error.transient
+
+
+def test_a_watcher_that_could_not_be_started_is_started_by_the_next_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    cluster = Told()
+    monkeypatch.setattr(_thread, "start_new_thread", full)
+    cluster.doubt()
+    started: list[object] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *what: started.append(what))
+    cluster.doubt()
+    assert len(started) == 1
+
+
+def test_what_makes_no_sense_is_no_reason_to_stop_watching() -> None:
+    cluster = Told()
+    cluster.hear((5, "new"))
+    cluster._ask_some = lambda: ([("nonsense", HOST)], [])  # type: ignore[method-assign]
+    cluster._look_once()
+    trouble = cluster.trouble()
+    assert trouble is not None
+    assert "made no sense (IndexError)" in str(trouble.error)
+    assert cluster.node(0) == Node("new", 1)

@@ -62,6 +62,7 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._outstanding: deque[Sent] = deque()
         self._unsent: list[bytes] = []
+        self._retired = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, sent: Sent) -> None:
@@ -84,6 +85,8 @@ class Wire(asyncio.Protocol):
         except (hiredis.ProtocolError, IndexError):  # nonsense, or an answer that nobody asked for: whose are the rest?
             self.abort()
         self.flush()
+        if self._retired and not self._outstanding:
+            self._transport.close()
 
     def _answered(self, sent: Sent, reply: Any) -> None:
         if is_unknown(reply) and sent.heard is not None and sent.loads < LOADS:
@@ -93,11 +96,13 @@ class Wire(asyncio.Protocol):
         else:
             sent.tell(reply)
             if is_stranded(reply):
-                self._retire()
+                self.retire()
 
-    def _retire(self) -> None:
+    def retire(self) -> None:
         """Ask this server nothing more; what is outstanding may still be answered."""
         self._lost(self)
+        self._retired = True
+        self.flush()
         if self._outstanding:
             asyncio.get_running_loop().call_later(OVERDUE, self._transport.abort)
         else:
@@ -155,14 +160,23 @@ class AsyncLink:
         if self._wire is not None:
             self._wire.flush()
 
-    def shut(self, why: str = "the store is closed", *, transient: bool = False) -> None:
+    def shut(self) -> None:
         """Tell all who wait, and give up the connection."""
-        self._closed = not_sent(why, self.place, transient=transient)
-        if self._connector is not None:
-            self._connector.cancel()
         if self._wire is not None:
             self._wire.abort()
-        self._tell_all(self._closed)
+        self._end_with(not_sent("the store is closed", self.place, transient=False))
+
+    def retire(self, why: str) -> None:
+        """The same, but what is outstanding may still be answered."""
+        if self._wire is not None:
+            self._wire.retire()
+        self._end_with(not_sent(why, self.place))
+
+    def _end_with(self, why: Failed) -> None:
+        self._closed = why
+        if self._connector is not None:
+            self._connector.cancel()
+        self._tell_all(why)
 
     async def close(self) -> None:
         """The same, and wait until nothing is left of it."""

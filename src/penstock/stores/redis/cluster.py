@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing
 from typing import NamedTuple
 
 from penstock.clock import monotonic
-from penstock.stores.redis.keys import Keys
+from penstock.model import Failed
+from penstock.stores.redis.dialing import refusal
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched
+from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched, in_vain, wrong_answer
 from penstock.stores.redis.wire import packed
 
 WITNESSES = 3
@@ -31,22 +32,27 @@ class OfCluster(Watched):
     partitioned = True
 
     def __init__(self, settings: Settings) -> None:
-        keys: Keys = settings.keys
-        self._slots = keys.slots
+        self._slots = settings.keys.slots
+        super().__init__(settings)
+
+    def _begin(self) -> None:
+        super()._begin()
         self._owners: list[Node | None] = [None] * len(self._slots)
         self._epochs: list[tuple[int, float]] = [(-1, 0.0)] * len(self._slots)
         self._members: set[Node] = set()
-        super().__init__(settings)
 
     def node(self, partition: int) -> Node | None:
         return self._owners[partition]
 
-    def moved(self, partition: int, node: Node) -> None:
-        """Whoever said so owned the slot until then, so it is believed; the next look tells the epoch."""
+    def moved(self, partition: int, node: Node, teller: Node) -> None:
+        """Whoever owned the slot until then is believed at once; the next look tells the epoch. From others it is old
+        news.
+        """
         with self._lock:
-            owners, epochs = list(self._owners), list(self._epochs)
-            owners[partition], epochs[partition] = node, (-1, 0.0)
-            self._take_over(owners, epochs)
+            if self._owners[partition] == teller:
+                owners = list(self._owners)
+                owners[partition] = node
+                self._take_over(owners, self._epochs)
         self.doubt()
 
     def _take_over(self, owners: list[Node | None], epochs: list[tuple[int, float]]) -> None:
@@ -55,11 +61,11 @@ class OfCluster(Watched):
         if nodes != self._nodes:
             self._nodes = nodes
 
-    def _look(self) -> bool:
+    def _look(self) -> Failed | None:
         """Ask a few nodes; for each slot the newest epoch wins."""
-        told = [text for text in self._ask_some() if text is not None]
+        told, reasons = self._ask_some()
         if not told:
-            return False
+            return in_vain(reasons, self._settings)
         now = monotonic()
         with self._lock:
             owners, epochs = list(self._owners), list(self._epochs)
@@ -67,7 +73,7 @@ class OfCluster(Watched):
                 self._believe(claim, owners, epochs, now)
             self._take_over(owners, epochs)
         self._members = {node for text, asked in told for node in members(text, asked)}
-        return True
+        return None
 
     def _believe(self, claim: Claim, owners: list[Node | None], epochs: list[tuple[int, float]], now: float) -> None:
         for partition, slot in enumerate(self._slots):
@@ -76,24 +82,30 @@ class OfCluster(Watched):
                 if claim.epoch >= epoch or now > confirmed + CONFIRMED:
                     owners[partition], epochs[partition] = claim.node, (claim.epoch, now)
 
-    def _ask_some(self) -> list[tuple[str, Asked]]:
-        """What some nodes say; those that are under suspicion come last."""
+    def _ask_some(self) -> tuple[list[tuple[str, Asked]], list[Failed]]:
+        """What some nodes say, and why others did not; those that are under suspicion come last."""
         known = list(self._members | set(self._settings.nodes))
         random.shuffle(known)
         known.sort(key=self._suspected.__contains__)
         told: list[tuple[str, Asked]] = []
+        reasons: list[Failed] = []
         for node in known:
-            with suppress(
-                Exception
-            ):  # whoever cannot be reached says nothing; a credential provider may raise anything
-                wire = self._dial(node, self._settings.connect)
-                answer = wire.ask(packed(b"CLUSTER", b"NODES"), monotonic() + PATIENCE)
-                wire.close()
-                if isinstance(answer, bytes):
-                    told.append((answer.decode(), Asked(node.host, self._settings.kind == "tls")))
+            answer = self._ask(node)
+            if isinstance(answer, Failed):
+                reasons.append(answer)
+            else:
+                told.append((answer, Asked(node.host, self._settings.kind == "tls")))
             if len(told) == WITNESSES:
                 break
-        return told
+        return told, reasons
+
+    def _ask(self, node: Node) -> str | Failed:
+        try:
+            with closing(self._dial(node, self._settings.connect)) as wire:
+                answer = wire.ask(packed(b"CLUSTER", b"NODES"), monotonic() + PATIENCE)
+        except Exception as error:  # a credential provider may raise anything
+            return refusal(error, node.place)
+        return answer.decode() if isinstance(answer, bytes) else wrong_answer(answer, "a node of a cluster", node)
 
 
 class Asked(NamedTuple):

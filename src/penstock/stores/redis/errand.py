@@ -4,7 +4,8 @@
     more = errand.hear(reply)        puts the outcomes into their places, or says what to ask next
 
 Asked again is only what was certainly not done: a server said that another one decides (`MOVED`, `ASK`), that keys
-are just being moved (`TRYAGAIN`), or that its clock is too far from ours for the boundaries of a calendar.
+are just being moved (`TRYAGAIN`), or that its clock is too far from ours for the boundaries of a calendar; or a server
+could not be asked at all, and by now another one decides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hiredis
 from penstock.clock import Micros
 from penstock.model import Failed, Op, Outcome
 from penstock.stores.redis.plan import Part
+from penstock.stores.redis.replies import REFUSED, WHILE_MOVED, not_sent
 from penstock.stores.redis.settings import Node
 from penstock.stores.redis.talk import Talk
 from penstock.stores.redis.topology import Topology
@@ -31,6 +33,8 @@ REDIRECTIONS = 5
 PAUSE = 0.01
 """Seconds after which keys that are being moved are asked for again."""
 
+PASSED_ON = ("MOVED", "ASK")
+
 DOUBTFUL = ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "LOADING")
 """What servers say that may no longer be the ones to ask."""
 
@@ -40,7 +44,7 @@ class Errand:
 
     - `node`: whom to ask; None while that is not known.
     - `asking`: whether to say `ASKING` before.
-    - `pause`: seconds to wait first.
+    - `pause`: seconds to wait first, and to have left then.
     """
 
     __slots__ = (
@@ -86,8 +90,10 @@ class Errand:
 
     def hear(self, reply: Any) -> Sequence[Errand]:
         """Take note of the answer: a reply, or `Failed`. What comes back is to be asked."""
-        place = self.node.place if self.node is not None else ""
+        place = self._place
         if isinstance(reply, Failed):
+            if reply.charged == "no" and self._is_replaced():
+                return (self,)
             self._topology.doubt(self.node)
             self._put([reply] * len(self.question.ops))
             return ()
@@ -95,6 +101,9 @@ class Errand:
             more = self._again(str(reply))
             if more:
                 return more
+            if self._topology.partitioned and str(reply).startswith(PASSED_ON):
+                self._put([not_sent(f"servers pass it on to one another ({reply})", place)] * len(self.question.ops))
+                return ()
         outcomes, stale, now = self._talk.read(self.question, reply, place)
         self._put(outcomes)
         if stale and self._now is None:  # our clock and the server's differ: plan again by the server's
@@ -121,20 +130,38 @@ class Errand:
             self._topology.doubt(self.node)
         if not self._topology.partitioned:
             return ()
-        if code in ("MOVED", "ASK"):
+        if code in PASSED_ON:
             return self._elsewhere(code, rest)
         if code == "TRYAGAIN":
             return self._one_by_one()
+        if WHILE_MOVED in error and len(self.question.ops) == 1 and len(set(self.question.call.keys)) == 1:
+            return self._one_by_one()  # it had expired, so that it was gone when it was to be written: it was not
         return ()
 
+    def late(self) -> Failed:
+        """What it means that no time is left to ask."""
+        return not_sent(REFUSED["TRYAGAIN"] if self.pause else "no time was left to ask", self._place)
+
+    @property
+    def _place(self) -> str:
+        return self.node.place if self.node is not None else ""
+
+    def _is_replaced(self) -> bool:
+        """Whether by now another one is to be asked than the one who could not be; if so, that is the one now."""
+        asked, self._turns = self.node, self._turns + 1
+        if asked is None or self.asking or self._turns > REDIRECTIONS:
+            return False
+        self.look_up()
+        return self.node != asked
+
     def _elsewhere(self, code: str, rest: str) -> Sequence[Errand]:
-        self._turns += 1
+        self._turns, self.pause = self._turns + 1, 0.0
         host, _, port = rest.rpartition(" ")[2].rpartition(":")
         if self._turns > REDIRECTIONS or self.node is None or not port.isdecimal():
             return ()
-        self.node, self.asking = Node(host or self.node.host, int(port)), code == "ASK"
+        teller, self.node, self.asking = self.node, Node(host or self.node.host, int(port)), code == "ASK"
         if not self.asking:
-            self._topology.moved(self._partition, self.node)
+            self._topology.moved(self._partition, self.node, teller)
         return (self,)
 
     def _one_by_one(self) -> Sequence[Errand]:
@@ -143,6 +170,6 @@ class Errand:
             if self._positions is None:
                 self._into[:] = [None] * len(self.question.ops)
             return [self._some([number]) for number in range(len(self.question.ops))]
-        self.pause, self.asking = PAUSE, False
+        self.pause, self.asking, self._turns = PAUSE, False, 0
         self.look_up()
         return (self,)

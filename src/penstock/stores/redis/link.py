@@ -109,7 +109,22 @@ class Link:
         """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
         if monotonic() >= until:
             raise NoAnswer(not_sent("no time was left to ask", self.place))
-        wire = self._take(until)
+        return self._send(self._take(until), questions, until)
+
+    def start_at_once(self, questions: Sequence[bytes], until: float) -> Exchange | None:
+        """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoAnswer`."""
+        with self._lock:
+            wire = self._take_ready()
+        if wire is None:
+            self._connect()
+            return None
+        return self._send(wire, questions, until)
+
+    def is_connected(self) -> bool:
+        """Whether there are connections, be they in use."""
+        return bool(self._wires)
+
+    def _send(self, wire: Wire, questions: Sequence[bytes], until: float) -> Exchange:
         try:
             wire.send(questions[0] if len(questions) == 1 else b"".join(questions), until)
         except BaseException as error:
@@ -151,20 +166,27 @@ class Link:
         """
         while True:
             with self._lock:
-                if self._closed is not None:
-                    raise NoAnswer(self._closed)
-                while self._ready:
-                    wire = self._ready.pop()
-                    if wire.is_quiet():
-                        return wire
-                    self._forget(wire)
-                if self._unreachable is not None and not self._wires:
-                    self._asked = True
-                    raise NoAnswer(self._unreachable)
+                wire = self._take_ready()
+                if wire is not None:
+                    return wire
                 turn = Lock()
                 turn.acquire()
                 self._turns.append(ref(turn))
             self._await(turn, until)
+
+    def _take_ready(self) -> Wire | None:
+        """A connection if one is ready. Raises `NoAnswer` if none will be. The lock is held."""
+        if self._closed is not None:
+            raise NoAnswer(self._closed)
+        while self._ready:
+            wire = self._ready.pop()
+            if wire.is_quiet():
+                return wire
+            self._forget(wire)
+        if self._unreachable is not None and not self._wires:
+            self._asked = True
+            raise NoAnswer(self._unreachable)
+        return None
 
     def _await(self, turn: Lock, until: float) -> None:
         """Wait until it is worth looking again."""
@@ -236,7 +258,8 @@ class Link:
     def _is_wanted(self) -> bool:
         with self._lock:
             few = len(self._wires) < self._settings.connections
-            wanted = len(self._turns) > len(self._ready) if self._unreachable is None else self._asked
+            awaited = len(self._turns) > len(self._ready)
+            wanted = awaited or (self._asked and (self._unreachable is not None or not self._wires))
             self._asked = False
             if few and wanted and self._closed is None:
                 return True

@@ -160,8 +160,8 @@ class LoopStore:
             asked.tell()
 
     def _go_on(self, errand: Errand, asked: Asked, due: float) -> None:
-        if self._loop.time() >= due:
-            self._heard(errand, asked, due, not_sent("no time was left to ask", self._settings.place))
+        if self._loop.time() + errand.pause >= due:
+            self._heard(errand, asked, due, errand.late())
         else:
             self._go(errand, asked, due)
             self._flush()
@@ -173,7 +173,7 @@ class LoopStore:
         if self._nodes is not self._topology.nodes():
             self._nodes = self._topology.nodes()
             for gone in set(self._links) - self._nodes:
-                self._links.pop(gone).shut(REPLACED, transient=True)
+                self._links.pop(gone).retire(REPLACED)
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = AsyncLink(self._settings, self._talk, node)
@@ -226,3 +226,5 @@ class LoopStore:
         self._unpark_all()
         for link in self._links.values():
             await link.close()
+        if self._tasks:  # all have been told
+            await asyncio.wait(self._tasks)

@@ -43,6 +43,9 @@ FORBIDDEN = {
 WITHIN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 """How servers begin to say, behind ERR, that the user lacks a right which the script needs: Valkey, Redis."""
 
+WHILE_MOVED = "non local key in a cluster node"
+"""How servers say, behind ERR, that a script removed a key and touched it again while its slot was being moved."""
+
 UNAUTHENTICATED = "Protocol error: unauthenticated"
 """How Redis puts it when somebody who has not said a password sends something as long as our script."""
 
@@ -57,6 +60,8 @@ def failed_by(reply: Exception, place: str) -> Failed:
         return Failed(StoreError(f"redis at {place}: {REFUSED[code]} ({text})", transient=True), "no")
     if code in FORBIDDEN:
         return Failed(StoreError(f"redis at {place}: {FORBIDDEN[code]} ({text})", transient=False), "no")
+    if WHILE_MOVED in text:
+        return unanswered(f"{REFUSED['TRYAGAIN']} ({text})", place)
     why = f"{FORBIDDEN['NOPERM']} ({text})" if text.removeprefix("ERR ").startswith(WITHIN_SCRIPT) else text
     return Failed(StoreError(f"redis at {place}: {why}", transient=False), "unknown")
 

@@ -1,22 +1,33 @@
-"""The primary of a service, as its Sentinels name it."""
+"""The primary of a service, as its Sentinels name it.
+
+One of them is listened to: when it announces a new primary, it is asked at once. The announcement itself is not
+believed: it does not say since when, and may be old news.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
-
-import hiredis
+from typing import Any, NamedTuple
 
 from penstock.clock import monotonic
+from penstock.errors import shown
+from penstock.model import Failed
+from penstock.stores.redis.dialing import refusal
+from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched
+from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched, in_vain, wrong_answer
 from penstock.stores.redis.wire import Wire, packed
 
-PROMOTED = b"+promoted-slave"
-ANNOUNCEMENTS = (b"+switch-master", PROMOTED)
+ANNOUNCEMENTS = (b"+switch-master", b"+promoted-slave")
 """What Sentinels publish when there is a new primary: the one that led the failover says the latter, and first."""
+
+
+class Named(NamedTuple):
+    """Whom a Sentinel names, and since which epoch."""
+
+    epoch: int
+    primary: Node
 
 
 class OfSentinels(Watched):
@@ -25,37 +36,41 @@ class OfSentinels(Watched):
     partitioned = False
 
     def __init__(self, settings: Settings) -> None:
-        self._primary: Node | None = None
-        self._epoch, self._confirmed = -1, 0.0
-        self._questions = packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", settings.service.encode()) + packed(
-            b"SENTINEL", b"MASTER", settings.service.encode()
+        service = settings.service.encode()
+        self._questions = packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service) + packed(
+            b"SENTINEL", b"MASTER", service
         )
         super().__init__(settings)
 
     def _begin(self) -> None:
         super()._begin()
+        self._primary: Node | None = None
+        self._epoch, self._confirmed = -1, 0.0
         self._sentinels: dict[Node, Wire] = {}
-        self._announcer: Wire | None = None
+        self._announcer: tuple[Node, Wire] | None = None
 
     def node(self, partition: int) -> Node | None:
         return self._primary
 
-    def moved(self, partition: int, node: Node) -> None:
+    def moved(self, partition: int, node: Node, teller: Node) -> None:
         """It is not to be followed: a service of Sentinels is no cluster."""
 
-    def _look(self) -> bool:
+    def _look(self) -> Failed | None:
         """Ask all Sentinels; the newest epoch wins."""
-        self._listen()
-        told = [heard for heard in self._ask_all() if heard is not None]
+        answers = self._ask(self._settings.nodes)
+        told = [answer for answer in answers.values() if isinstance(answer, Named)]
+        self._listen([node for node, answer in answers.items() if isinstance(answer, Named)])
         if not told:
-            return False
-        epoch, primary = max(told)
+            return in_vain([answer for answer in answers.values() if isinstance(answer, Failed)], self._settings)
+        self._believe(max(told))
+        return None
+
+    def _believe(self, told: Named) -> None:
         now = monotonic()
-        if epoch >= self._epoch or now > self._confirmed + CONFIRMED:
-            known = self._primary if epoch == self._epoch else None
-            self._epoch, self._confirmed = epoch, now
-            self._follow(self._handed_over(primary, known))
-        return True
+        if told.epoch >= self._epoch or now > self._confirmed + CONFIRMED:
+            known = self._primary if told.epoch == self._epoch else None
+            self._epoch, self._confirmed = told.epoch, now
+            self._follow(self._handed_over(told.primary, known))
 
     def _handed_over(self, named: Node, known: Node | None) -> Node:
         """Who decides if `named` has handed over (`FAILOVER`), which takes Sentinels half a minute to notice."""
@@ -72,7 +87,7 @@ class OfSentinels(Watched):
         return named
 
     def _role_of(self, node: Node) -> list[Any] | None:
-        with suppress(Exception):
+        with suppress(Exception):  # whoever cannot be reached says nothing; a credential provider may raise anything
             role = self._dial(node, self._settings.connect).ask(packed(b"ROLE"), monotonic() + PATIENCE)
             return role if isinstance(role, list) else None
         return None
@@ -81,66 +96,73 @@ class OfSentinels(Watched):
         if primary != self._primary:
             self._primary, self._nodes = primary, frozenset((primary,))
 
-    def _ask_all(self) -> list[tuple[int, Node] | None]:
-        asked = []
-        for node in self._settings.nodes:
-            with suppress(
-                Exception
-            ):  # whoever cannot be reached says nothing; a credential provider may raise anything
+    # Asking
+
+    def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
+        """What Sentinels say, all of them asked at the same time."""
+        answers: dict[Node, Named | Failed] = {}
+        asked: list[tuple[Node, Wire]] = []
+        for node in nodes:
+            try:
                 wire = self._sentinels.pop(node, None) or self._dial(node, self._settings.sentinel)
                 wire.send(self._questions, monotonic() + PATIENCE)
+            except Exception as error:  # a credential provider may raise anything
+                answers[node] = refusal(error, node.place)
+            else:
                 asked.append((node, wire))
         until = monotonic() + PATIENCE
-        return [self._hear(node, wire, until) for node, wire in asked]
+        return answers | {node: self._hear(node, wire, until) for node, wire in asked}
 
-    def _hear(self, node: Node, wire: Wire, until: float) -> tuple[int, Node] | None:
+    def _hear(self, node: Node, wire: Wire, until: float) -> Named | Failed:
         try:
             where, facts = wire.receive(until), wire.receive(until)
-        except (OSError, hiredis.ProtocolError):
+        except Exception as error:
             wire.close()
-            return None
+            return refusal(error, node.place)
         self._sentinels[node] = wire
+        if where is None:
+            return not_sent(f"it knows no service {shown(self._settings.service)}", node.place, transient=False)
         if not isinstance(where, list) or not isinstance(facts, list):
-            return None  # it knows nobody of that name
+            return wrong_answer(where, "a Sentinel", node)
         pairs = dict(zip(facts[::2], facts[1::2], strict=False))
-        return int(pairs.get(b"config-epoch", b"0")), Node(where[0].decode(), int(where[1]))
+        return Named(int(pairs.get(b"config-epoch", b"0")), Node(where[0].decode(), int(where[1])))
 
     # Announcements
 
-    def _listen(self) -> None:
-        """Have one Sentinel tell of new primaries at once.
+    def _listen(self, sentinels: Sequence[Node]) -> None:
+        """Have one of the Sentinels that answer tell of new primaries; another one if it has fallen silent.
 
         The one that leads a failover says `+switch-master` only when all replicas follow, which can take minutes.
         """
-        if self._announcer is not None:
+        if self._announcer is not None and self._announcer[0] in sentinels:
             return
-        for node in random.sample(self._settings.nodes, len(self._settings.nodes)):
+        self._announcer = None
+        for node in sentinels:
             with suppress(Exception):
                 wire = self._dial(node, self._settings.sentinel)
                 wire.send(packed(b"SUBSCRIBE", *ANNOUNCEMENTS), monotonic() + PATIENCE)
                 if all(isinstance(wire.receive(monotonic() + PATIENCE), list) for _ in ANNOUNCEMENTS):
-                    self._announcer = wire
+                    self._announcer = node, wire
+                    self._in_doubt = True  # what was announced since it answered
                     return
 
     def _watched_too(self) -> Iterable[int]:
-        return () if self._announcer is None else (self._announcer.fileno(),)
+        return () if self._announcer is None else (self._announcer[1].fileno(),)
 
     def _heard(self) -> None:
-        """A new primary in place of the one known is followed at once; anything else is worth a look."""
-        announcer, self._in_doubt = self._announcer, True
+        """Something was announced, which is worth a question at once and a look soon; or the connection has ended."""
+        if self._announcer is None:
+            return
+        self._in_doubt = True
+        sentinel, wire = self._announcer
         try:
-            while announcer is not None and not announcer.is_quiet():
-                self._announced(announcer.receive(monotonic() + PATIENCE))
-        except Exception:  # it hung up, or makes no sense: whatever it is, looking must go on
+            while not wire.is_quiet():
+                wire.receive(monotonic() + PATIENCE)
+            told = self._ask([sentinel])[sentinel]
+            if isinstance(told, Named):
+                self._believe(told)
+        except Exception:  # hung up, or said what makes no sense
             self._announcer = None
 
-    def _announced(self, message: Any) -> None:
-        if not isinstance(message, list) or message[0] != b"message":
-            return
-        words = message[2].decode().split(" ")
-        if message[1] == PROMOTED:  # slave NAME HOST PORT @ SERVICE OLD-HOST OLD-PORT
-            _, _, host, port, _, service, old_host, old_port = words
-        else:
-            service, old_host, old_port, host, port = words
-        if service == self._settings.service and Node(old_host, int(old_port)) == self._primary:
-            self._follow(Node(host, int(port)))
+    def _hang_up(self) -> None:
+        self._sentinels, self._announcer = {}, None

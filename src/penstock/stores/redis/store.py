@@ -124,12 +124,16 @@ class RedisStore(OnServer):
         """Ask, and hear what there is to be asked next."""
         self._prepare(errands, until)
         if len(errands) == 1:
-            return list(errands[0].hear(self._ask_one(errands[0], until)))
-        started = [(group, self._start(group, until)) for group in _by_node(errands)]
+            return list(errands[0].hear(self._ask(errands, until)[0]))
         more: list[Errand] = []
-        for group, exchange in started:
-            for errand, reply in zip(group, _finish(group, exchange), strict=True):
-                more += errand.hear(reply)
+        late: list[list[Errand]] = []  # those for whom no connection is ready: nobody else waits for theirs
+        for group, exchange in [(group, self._start(group, until)) for group in _by_node(errands)]:
+            if exchange is None:
+                late.append(group)
+            else:
+                more += _hear(group, _finish(group, exchange))
+        for group in sorted(late, key=self._is_unconnected):
+            more += _hear(group, self._ask(group, until))
         return more
 
     def _prepare(self, errands: Sequence[Errand], until: float) -> None:
@@ -144,22 +148,34 @@ class RedisStore(OnServer):
             for errand in errands:
                 errand.look_up()
 
-    def _ask_one(self, errand: Errand, until: float) -> Any:
-        if errand.node is None:
-            return nobody(self.topology, self.settings)
+    def _ask(self, group: Sequence[Errand], until: float) -> list[Any]:
+        """The replies to errands that go to the same server."""
+        node = group[0].node
+        if node is None:
+            return [nobody(self.topology, self.settings)] * len(group)
+        if monotonic() + group[0].pause >= until:
+            return [errand.late() for errand in group]
         try:
-            return self._to(errand.node).start(errand.questions, until).finish()[-1]
+            return _finish(group, self._to(node).start(_questions(group), until))
         except NoAnswer as no_answer:
-            return no_answer.failed
+            return [no_answer.failed] * len(group)
 
-    def _start(self, group: Sequence[Errand], until: float) -> Exchange | Failed:
+    def _start(self, group: Sequence[Errand], until: float) -> Exchange | Failed | None:
+        """The same, sent only; None if no connection is ready for it."""
         node = group[0].node
         if node is None:
             return nobody(self.topology, self.settings)
+        if monotonic() + group[0].pause >= until:
+            return group[0].late()
         try:
-            return self._to(node).start([question for errand in group for question in errand.questions], until)
+            return self._to(node).start_at_once(_questions(group), until)
         except NoAnswer as no_answer:
             return no_answer.failed
+
+    def _is_unconnected(self, group: Sequence[Errand]) -> bool:
+        """Whether there may never be a connection: then it is waited for in the end."""
+        node = group[0].node
+        return node is None or not self._to(node).is_connected()
 
     def _to(self, node: Node) -> Link:
         """The link to a server. Those to servers that no longer decide are closed."""
@@ -185,11 +201,14 @@ class RedisStore(OnServer):
 
 
 def _by_node(errands: Sequence[Errand]) -> list[list[Errand]]:
-    """In an order that is the same for all callers, so that no two of them wait for each other's connections."""
     groups: dict[Node | None, list[Errand]] = {}
     for errand in errands:
         groups.setdefault(errand.node, []).append(errand)
-    return [groups[node] for node in sorted(groups, key=lambda node: node or ("", 0))]
+    return list(groups.values())
+
+
+def _questions(group: Sequence[Errand]) -> list[bytes]:
+    return [question for errand in group for question in errand.questions]
 
 
 def _finish(group: Sequence[Errand], exchange: Exchange | Failed) -> list[Any]:
@@ -201,6 +220,11 @@ def _finish(group: Sequence[Errand], exchange: Exchange | Failed) -> list[Any]:
     except NoAnswer as no_answer:
         return [no_answer.failed] * len(group)
     return [[next(replies) for _ in errand.questions][-1] for errand in group]
+
+
+def _hear(group: Sequence[Errand], replies: Sequence[Any]) -> list[Errand]:
+    """What is to be asked next."""
+    return [more for errand, reply in zip(group, replies, strict=True) for more in errand.hear(reply)]
 
 
 class AsyncRedisStore(OnServer):

@@ -4,7 +4,7 @@
     topology.doubt(node)          somebody found that a server is not what it was taken for
 
 What is remembered is renewed by a thread of the topology's own: every few seconds; as soon as a Sentinel announces a
-new primary; and when there is doubt, though at most twice a second, a little spread so that the processes of a fleet do
+new primary; and when there is doubt, though at most once a second, a little spread so that the processes of a fleet do
 not all look at the same instant. One thread serves blocking callers and all event loops alike.
 
 Whoever was replaced never comes back by hearsay. What Sentinels and nodes say carries an epoch that grows with every
@@ -18,7 +18,7 @@ import _thread
 import os
 import random
 import select
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
@@ -26,18 +26,19 @@ from weakref import WeakSet, ref
 
 from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.replies import not_sent
+from penstock.stores.redis.dialing import named
+from penstock.stores.redis.replies import MAX_TEXT, failed_by, not_sent
 from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.wire import Wire
 
 CALM = 5.0
 """Seconds between looks while nobody doubts."""
 
-DOUBT = 0.5
-"""Seconds between looks at least: a second after servers are back, all must have found out."""
+DOUBT = 1.0
+"""Seconds between looks at least."""
 
 SPREAD = 0.1
-"""Seconds by which looks in doubt are spread."""
+"""Seconds by which the first look in doubt is put off at most."""
 
 PATIENCE = 0.5
 """Seconds that a look waits for anybody."""
@@ -64,8 +65,8 @@ class Topology(Protocol):
     def doubt(self, node: Node | None = None) -> None:
         """Look again soon."""
 
-    def moved(self, partition: int, node: Node) -> None:
-        """A server said that another one decides now."""
+    def moved(self, partition: int, node: Node, teller: Node) -> None:
+        """A server, `teller`, said that another one, `node`, decides now."""
 
     def when_looked(self, then: Callable[[], None]) -> None:
         """Call `then`, from whatever thread, after the next look."""
@@ -103,7 +104,7 @@ class Fixed:
     def doubt(self, node: Node | None = None) -> None:
         """Nobody knows better."""
 
-    def moved(self, partition: int, node: Node) -> None:
+    def moved(self, partition: int, node: Node, teller: Node) -> None:
         """It is not to be followed."""
 
     def when_looked(self, then: Callable[[], None]) -> None:
@@ -142,17 +143,20 @@ class Watched:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._closed = False
-        self._nodes: frozenset[Node] = frozenset()
-        self._trouble: Failed | None = None
+        self._closed: Failed | None = None
         self._begin()
         _alive.add(self)
 
     def _begin(self) -> None:
-        """Everything that must be made anew in a forked child."""
+        """Everything that must be made anew in a forked child. It knows nothing at first, so that whoever asks has it
+        look: what nobody watches must not be relied on.
+        """
         self._lock = Lock()
         self._watching = False
+        self._nodes: frozenset[Node] = frozenset()
+        self._trouble: Failed | None = None
         self._suspects: set[Node] = set()
+        self._suspected: set[Node] = set()
         self._in_doubt = False
         self._looked: list[Callable[[], None]] = []
         self._bell = Bell()
@@ -161,7 +165,7 @@ class Watched:
         return self._nodes
 
     def trouble(self) -> Failed | None:
-        return self._trouble
+        return self._closed or self._trouble
 
     def doubt(self, node: Node | None = None) -> None:
         if node is not None:
@@ -172,12 +176,20 @@ class Watched:
 
     def when_looked(self, then: Callable[[], None]) -> None:
         with self._lock:
-            self._looked.append(then)
+            closed = self._closed
+            if closed is None:
+                self._looked.append(then)
+        if closed is not None:
+            then()
+            return
         self._in_doubt = True
         self._wake()
 
     def close(self) -> None:
-        self._closed = True
+        """The watcher ends, and with it its connections; whoever waits for a look is called."""
+        with self._lock:
+            self._closed = not_sent("the store is closed", self._settings.place, transient=False)
+        self._tell_looked()
         self._wake()
 
     def _wake(self) -> None:
@@ -185,11 +197,13 @@ class Watched:
         with self._lock:
             begin = not (self._watching or self._closed)
             self._watching = self._watching or begin
-        if begin:
-            with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
-                _thread.start_new_thread(_watch, (ref(self), self._bell))
-        else:
+        if not begin:
             self._bell.ring()
+            return
+        try:
+            _thread.start_new_thread(_watch, (ref(self, _ringing(self._bell)), self._bell))
+        except RuntimeError:  # no thread is left, or the interpreter is about to end
+            self._watching = self._in_doubt = False  # whoever doubts next tries again
 
     def _dial(self, node: Node, connect: Mapping[str, Any]) -> Wire:
         return Wire(self._settings.kind, connect, node, PATIENCE)
@@ -201,50 +215,81 @@ class Watched:
     def _heard(self) -> None:
         """Something was said there."""
 
-    def _look(self) -> bool:
-        """Find out how things are; whether anybody could tell. Raises nothing that is foreseen."""
+    def _hang_up(self) -> None:
+        """Close what was kept open."""
+
+    def _look(self) -> Failed | None:
+        """Find out how things are; if nobody could tell, why not. Raises nothing that is foreseen."""
         raise NotImplementedError
 
     def _look_once(self) -> None:
-        self._in_doubt, suspects, self._suspects = False, self._suspects, set()
-        self._suspected = suspects
+        self._in_doubt, self._suspected, self._suspects = False, self._suspects, set()
         try:
-            told = self._look()
+            trouble = self._look()
         except Exception as error:  # whatever was said made no sense
-            told, why = False, type(error).__name__
-        else:
-            why = "nobody could tell who decides"
-        self._trouble = None if told else not_sent(why, self._settings.place)
-        self._in_doubt = self._in_doubt or not told
+            trouble = not_sent(f"what was said of who decides made no sense ({named(error)})", self._settings.place)
+        self._trouble = trouble
+        self._in_doubt = self._in_doubt or trouble is not None
+        self._tell_looked()
+
+    def _tell_looked(self) -> None:
         with self._lock:
             looked, self._looked = self._looked, []
         for then in looked:
             then()
 
 
+def in_vain(reasons: Sequence[Failed], settings: Settings) -> Failed:
+    """What to say if nobody could tell who decides: a reason, one that somebody must do something about if there is."""
+    reason = next((why for why in reasons if not why.error.transient), reasons[0])
+    why = f"nobody could tell who decides ({str(reason.error).removeprefix('redis at ')})"
+    return not_sent(why, settings.place, transient=any(why.error.transient for why in reasons))
+
+
+def wrong_answer(reply: object, expected: str, node: Node) -> Failed:
+    """What it means if somebody who was asked who decides answered so."""
+    if isinstance(reply, Exception) and not str(reply).startswith("ERR"):
+        return failed_by(reply, node.place)
+    said = f" ({str(reply)[:MAX_TEXT]})" if isinstance(reply, Exception) else ""
+    return not_sent(f"expected {expected}{said}", node.place, transient=False)
+
+
+def _ringing(bell: Bell) -> Callable[[object], None]:
+    """For when a topology is forgotten: whoever watched it need not wait until it would have looked again."""
+    return lambda _: bell.ring()
+
+
 def _watch(weak: ref[Watched], bell: Bell) -> None:
     """Look, and look again, as long as the topology is there. It is not kept alive by being watched."""
-    while True:
-        watched = weak()
-        if watched is None or watched._closed:
-            return
+    while (watched := _open(weak)) is not None:
         began = monotonic()
         watched._look_once()
         due = began + CALM * random.uniform(0.8, 1.2)  # noqa: S311  spreads the crowd
-        soonest = began + DOUBT + random.uniform(0, SPREAD)  # noqa: S311
-        while monotonic() < (soonest if watched is not None and watched._in_doubt else due):
+        soonest, calm = began + DOUBT, not watched._in_doubt
+        while watched is not None:
+            if calm and watched._in_doubt:
+                calm, soonest = False, max(soonest, monotonic() + random.uniform(0, SPREAD))  # noqa: S311
+            left = (soonest if watched._in_doubt else due) - monotonic()
+            if left <= 0:
+                break
             poll = select.poll()
             for descriptor in (bell.fileno(), *watched._watched_too()):
                 poll.register(descriptor, select.POLLIN)
-            left = (soonest if watched._in_doubt else due) - monotonic()
             watched = None  # may be forgotten while nothing happens
-            rung = poll.poll(max(left, 0) * 1_000)
+            rung = poll.poll(left * 1_000)
             bell.hush()
-            watched = weak()
-            if watched is None or watched._closed:
-                return
-            if any(descriptor != bell.fileno() for descriptor, _ in rung):
+            watched = _open(weak)
+            if watched is not None and any(descriptor != bell.fileno() for descriptor, _ in rung):
                 watched._heard()
+
+
+def _open(weak: ref[Watched]) -> Watched | None:
+    """The topology, unless it was forgotten or closed."""
+    watched = weak()
+    if watched is not None and watched._closed is not None:
+        watched._hang_up()
+        return None
+    return watched
 
 
 _alive: WeakSet[Watched] = WeakSet()

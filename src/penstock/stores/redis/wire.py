@@ -94,6 +94,6 @@ class Wire:
 
 
 def _wait(event: select.poll, until: float) -> None:
-    left = until - monotonic()
-    if left <= 0 or not event.poll(math.ceil(left * 1_000)):
+    """What is there when time is up is still taken: it may have come while somebody else was waited for."""
+    if not event.poll(max(math.ceil((until - monotonic()) * 1_000), 0)):
         raise TimeoutError

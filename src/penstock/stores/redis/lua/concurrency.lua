@@ -126,8 +126,7 @@ return function(limit, ttl)
     end
     local member, ends = at_rank(key, -1)
     if not read_place(member) then
-      call('ZREM', key, '@')
-      return nil
+      return nil -- what is left goes when this is saved: no sooner, or the set would be gone
     end
     call('ZADD', key, noted(now), '@')
     return ends

@@ -115,29 +115,31 @@ return function(limit, period, count_denied)
         call('ZADD', key, text(now), member)
       end
     end
-    if log.gone then
-      call('ZREMRANGEBYSCORE', key, '0', log.gone)
-    end
     local trims = log.forced and count_denied == 1 -- what was settled stays, as its limit may have been raised since
-    if trims and log.cost >= limit then -- the newest `limit` units decide all
+    local decides_all = trims and log.cost >= limit -- the newest `limit` units do
+    if decides_all then
       call('ZREMRANGEBYSCORE', key, '0', '+inf')
       add_entry(key, log.at, log.cost, log.cost)
     elseif log.cost then
       add_entry(key, log.at, log.total + log.cost, log.cost)
-      if trims and log.oldest then
-        local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, log.total + log.cost - limit + 1)
-        if enough > notes then
-          call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
-        end
+    end
+    if log.gone then -- after something was added, or the set might be gone in between
+      call('ZREMRANGEBYSCORE', key, '0', log.gone)
+    end
+    if trims and not decides_all and log.oldest then
+      local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, log.total + log.cost - limit + 1)
+      if enough > notes then
+        call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
       end
     end
     local member, newest = at_rank(key, -1)
-    return member and member ~= '!' and newest + period or nil
+    return member and newest >= 0 and newest + period or nil
   end
 
   -- Entries after the one that shrinks are written again with smaller totals.
   function counter.refund(state, units, mark)
     local key, back, since = state.key, 0, text(mark)
+    call('ZADD', key, '-1', '@') -- so that the set is not gone in between; goes when this is saved
     counter.change(key, live(state))
     if call('ZCOUNT', key, since, since) > 0 then
       local found = call('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES')
@@ -150,6 +152,9 @@ return function(limit, period, count_denied)
           add_entry(key, entry[1], entry[2] - back, entry[3] - given)
         end
       end
+    end
+    if call('ZCARD', key) > 1 then
+      call('ZREM', key, '@')
     end
     return back, {}
   end

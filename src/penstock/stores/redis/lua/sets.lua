@@ -30,6 +30,7 @@ local function kept(counter)
     return state, counter.penalty and note(key, '!') or 0
   end
 
+  -- A key must not vanish and be touched again: while its slot is moved to another server, that fails.
   function counter.save(key, state, shut_until)
     local expires = state and change(key, state)
     if shut_until > 0 then
@@ -37,6 +38,9 @@ local function kept(counter)
         call('DEL', key)
       end
       call('ZADD', key, noted(shut_until), '!')
+      if not expires then
+        call('ZREM', key, '@')
+      end
       expires = max(expires or 0, shut_until)
     elseif expires and counter.penalty then
       call('ZREM', key, '!')
