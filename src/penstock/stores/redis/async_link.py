@@ -21,7 +21,7 @@ import hiredis
 
 from penstock.model import Failed
 from penstock.stores.redis.dialing import dial_async, named, refusal
-from penstock.stores.redis.link import FIRST_PAUSE, LOADING, LONGEST_PAUSE, NoAnswer
+from penstock.stores.redis.link import FIRST_PAUSE, LONGEST_PAUSE, NoAnswer
 from penstock.stores.redis.replies import not_sent, unanswered
 from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
@@ -228,7 +228,7 @@ class AsyncLink:
             self._connector = self._unreachable = None  # whoever asks next waits for what a new attempt brings
 
     async def _dial(self) -> None:
-        writer = await dial_async(self._settings.kind, self._settings.connect, self._node)
+        writer = await dial_async(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
         wire = Wire(writer, self._talk, self.place, self._lost)
         try:
             why = self._talk.welcomed(self._node, await self._ask_all(wire, self._talk.greetings(self._node)))
@@ -257,7 +257,7 @@ class AsyncLink:
         for question in questions:
             wire.send(Sent(question, answers.put_nowait))
         wire.flush()
-        async with asyncio.timeout(LOADING):
+        async with asyncio.timeout(self._settings.connecting):
             return [await answers.get() for _ in questions]
 
     def _lost(self, wire: Wire) -> None:

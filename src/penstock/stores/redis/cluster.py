@@ -11,7 +11,7 @@ from penstock.clock import monotonic
 from penstock.model import Failed
 from penstock.stores.redis.dialing import refusal
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched, in_vain, wrong_answer
+from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, wrong_answer
 from penstock.stores.redis.wire import packed
 
 WITNESSES = 3
@@ -102,7 +102,7 @@ class OfCluster(Watched):
     def _ask(self, node: Node) -> str | Failed:
         try:
             with closing(self._dial(node, self._settings.connect)) as wire:
-                answer = wire.ask(packed(b"CLUSTER", b"NODES"), monotonic() + PATIENCE)
+                answer = wire.ask(packed(b"CLUSTER", b"NODES"), monotonic() + self._patience)
         except Exception as error:  # a credential provider may raise anything
             return refusal(error, node.place)
         return answer.decode() if isinstance(answer, bytes) else wrong_answer(answer, "a node of a cluster", node)

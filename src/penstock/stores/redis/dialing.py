@@ -25,8 +25,6 @@ from penstock.model import Failed
 from penstock.stores.redis.replies import FORBIDDEN, not_sent
 from penstock.stores.redis.settings import Node, Settings
 
-CONNECT_TIMEOUT = 2.0
-
 BLOCKING: dict[str, Callable[..., AbstractConnection]] = {
     "tcp": Connection,
     "tls": SSLConnection,
@@ -39,7 +37,7 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
 }
 
 
-def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float = CONNECT_TIMEOUT) -> socket.socket:
+def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> socket.socket:
     """The socket of a connection that is ready for use; it is the caller's from now on."""
     connection: Any = BLOCKING[kind](**_arguments(kind, connect, node, timeout), retry=Retry(NoBackoff(), 0))
     connection.connect()
@@ -48,11 +46,9 @@ def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float = CON
     return dialed
 
 
-async def dial_async(kind: str, connect: Mapping[str, Any], node: Node) -> asyncio.StreamWriter:
+async def dial_async(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> asyncio.StreamWriter:
     """The writer of a connection that is ready for use: its transport is the caller's from now on."""
-    connection: Any = ASYNCIO[kind](
-        **_arguments(kind, connect, node, CONNECT_TIMEOUT), retry=AsyncRetry(NoBackoff(), 0)
-    )
+    connection: Any = ASYNCIO[kind](**_arguments(kind, connect, node, timeout), retry=AsyncRetry(NoBackoff(), 0))
     try:
         await connection.connect()
     except BaseException:
@@ -86,7 +82,7 @@ def check(settings: Settings) -> None:
     """Raise `InvalidOption` if redis-py does not understand what it would be told."""
     try:
         for connect in (settings.connect, settings.sentinel):
-            BLOCKING[settings.kind](**_arguments(settings.kind, connect, settings.nodes[0], CONNECT_TIMEOUT))
+            BLOCKING[settings.kind](**_arguments(settings.kind, connect, settings.nodes[0], settings.connecting))
     except Exception as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         what = f"option {unknown.group(1)!r}: unknown" if unknown else f"a value that redis-py refuses ({named(error)})"

@@ -31,8 +31,6 @@ from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
 from penstock.stores.redis.wire import Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-LOADING = 2.0
-"""Seconds within which a server must have loaded the script before it counts as unreachable."""
 
 LOOK_AGAIN = 0.5
 """Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
@@ -268,11 +266,11 @@ class Link:
             return False
 
     def _dial(self) -> Wire:
-        wire = Wire(self._settings.kind, self._settings.connect, self._node)
+        wire = Wire(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
         try:
             answers: list[Any] = []
             for question in self._talk.greetings(self._node):
-                answers.append(wire.ask(question, monotonic() + LOADING))
+                answers.append(wire.ask(question, monotonic() + self._settings.connecting))
                 if isinstance(answers[0], hiredis.ReplyError):
                     break  # perhaps the last thing it says
             why = self._talk.welcomed(self._node, answers)

@@ -16,7 +16,7 @@ from penstock.model import Failed
 from penstock.stores.redis.dialing import refusal
 from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, PATIENCE, Watched, in_vain, wrong_answer
+from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, wrong_answer
 from penstock.stores.redis.wire import Wire, packed
 
 ANNOUNCEMENTS = (b"+switch-master", b"+promoted-slave")
@@ -88,7 +88,7 @@ class OfSentinels(Watched):
 
     def _role_of(self, node: Node) -> list[Any] | None:
         with suppress(Exception):  # whoever cannot be reached says nothing; a credential provider may raise anything
-            role = self._dial(node, self._settings.connect).ask(packed(b"ROLE"), monotonic() + PATIENCE)
+            role = self._dial(node, self._settings.connect).ask(packed(b"ROLE"), monotonic() + self._patience)
             return role if isinstance(role, list) else None
         return None
 
@@ -105,12 +105,12 @@ class OfSentinels(Watched):
         for node in nodes:
             try:
                 wire = self._sentinels.pop(node, None) or self._dial(node, self._settings.sentinel)
-                wire.send(self._questions, monotonic() + PATIENCE)
+                wire.send(self._questions, monotonic() + self._patience)
             except Exception as error:  # a credential provider may raise anything
                 answers[node] = refusal(error, node.place)
             else:
                 asked.append((node, wire))
-        until = monotonic() + PATIENCE
+        until = monotonic() + self._patience
         return answers | {node: self._hear(node, wire, until) for node, wire in asked}
 
     def _hear(self, node: Node, wire: Wire, until: float) -> Named | Failed:
@@ -140,8 +140,8 @@ class OfSentinels(Watched):
         for node in sentinels:
             with suppress(Exception):
                 wire = self._dial(node, self._settings.sentinel)
-                wire.send(packed(b"SUBSCRIBE", *ANNOUNCEMENTS), monotonic() + PATIENCE)
-                if all(isinstance(wire.receive(monotonic() + PATIENCE), list) for _ in ANNOUNCEMENTS):
+                wire.send(packed(b"SUBSCRIBE", *ANNOUNCEMENTS), monotonic() + self._patience)
+                if all(isinstance(wire.receive(monotonic() + self._patience), list) for _ in ANNOUNCEMENTS):
                     self._announcer = node, wire
                     self._in_doubt = True  # what was announced since it answered
                     return
@@ -157,7 +157,7 @@ class OfSentinels(Watched):
         sentinel, wire = self._announcer
         try:
             while not wire.is_quiet():
-                wire.receive(monotonic() + PATIENCE)
+                wire.receive(monotonic() + self._patience)
             told = self._ask([sentinel])[sentinel]
             if isinstance(told, Named):
                 self._believe(told)

@@ -44,6 +44,7 @@ PORT = 6379
 SENTINEL_PORT = 26379
 DEFAULT_DEADLINE = 0.05
 MAX_DEADLINE = 300.0
+CONNECTING_TIME = 2.0
 DEFAULT_CONNECTIONS = 32
 MAX_CONNECTIONS = 10_000
 DEFAULT_SECRET = b"penstock"
@@ -85,6 +86,11 @@ class Settings(NamedTuple):
     deadline_us: Micros
     connections: int
     keys: Keys
+
+    @property
+    def connecting(self) -> float:
+        """Seconds within which a server must have been connected to before it counts as unreachable."""
+        return max(CONNECTING_TIME, self.deadline_us / SECOND)
 
     @property
     def place(self) -> str:

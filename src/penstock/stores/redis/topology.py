@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet, ref
 
-from penstock.clock import monotonic
+from penstock.clock import SECOND, monotonic
 from penstock.model import Failed
 from penstock.stores.redis.dialing import named
 from penstock.stores.redis.replies import MAX_TEXT, failed_by, not_sent
@@ -41,7 +41,7 @@ SPREAD = 0.1
 """Seconds by which the first look in doubt is put off at most."""
 
 PATIENCE = 0.5
-"""Seconds that a look waits for anybody."""
+"""Seconds that a look waits for anybody, if nobody has more time."""
 
 CONFIRMED = 30.0
 """Seconds for which an epoch is believed that nobody confirms."""
@@ -143,6 +143,7 @@ class Watched:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._patience = max(PATIENCE, settings.deadline_us / SECOND)
         self._closed: Failed | None = None
         self._begin()
         _alive.add(self)
@@ -206,7 +207,7 @@ class Watched:
             self._watching = self._in_doubt = False  # whoever doubts next tries again
 
     def _dial(self, node: Node, connect: Mapping[str, Any]) -> Wire:
-        return Wire(self._settings.kind, connect, node, PATIENCE)
+        return Wire(self._settings.kind, connect, node, self._patience)
 
     def _watched_too(self) -> Iterable[int]:
         """What else is worth looking up for: file descriptors."""

@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 
 from penstock.clock import monotonic
-from penstock.stores.redis.dialing import CONNECT_TIMEOUT, dial
+from penstock.stores.redis.dialing import dial
 from penstock.stores.redis.settings import Node
 
 CHUNK = 65_536
@@ -29,7 +29,7 @@ class Wire:
     prolong.
     """
 
-    def __init__(self, kind: str, connect: Mapping[str, Any], node: Node, timeout: float = CONNECT_TIMEOUT) -> None:
+    def __init__(self, kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> None:
         self._socket = dial(kind, connect, node, timeout)
         self._socket.setblocking(False)
         self._pending = getattr(self._socket, "pending", lambda: 0)  # what TLS has read already
