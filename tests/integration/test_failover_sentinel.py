@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from penstock.clock import SECOND
+from penstock.clock import SECOND, Micros
 from penstock.model import Ask, Failed, Verdict
 from penstock.stores.redis.sentinels import OfSentinels
 from penstock.stores.redis.settings import Node
@@ -158,16 +158,33 @@ def test_with_min_replicas_a_continued_primary_soon_stops_granting(
         zombie = own.freeze_and_promote()
         trial.redis_is_back()
         with frozen(own.sentinels):  # they would end it, too, but after ten seconds
-            last = thawed = CallHistory().now()
             zombie.thaw()
-            granted = 0
-            while not isinstance(outcome := one(clinging, acquire("1000000/day")), Failed):
-                last, granted = decided(outcome).at_us, granted + 1
-            assert "NOREPLICAS" in str(outcome.error)
+            trial.notes = cling(clinging, CallHistory().now())
             with trial.leaving_alone(zombie):
                 trial.go_on()
-        trial.notes = f"whoever clings to it is granted {granted}, for {(last - thawed) / SECOND:.2f} s"
     trial.check(one_budget)
+
+
+@on("redis")
+def test_with_min_replicas_a_primary_that_does_not_know_of_its_successor_soon_stops_granting(
+    fleet: Fleet, own: SentinelSet, clinging: RedisStore
+) -> None:
+    with protected(own, max_lag=2), fleet.trial("SENTINEL FAILOVER; min-replicas") as trial:
+        old = own.sentinel_failover()
+        trial.redis_is_back()
+        trial.notes = cling(clinging, trial.back)
+        with trial.leaving_alone(old):
+            trial.go_on()
+    trial.check(one_budget)
+
+
+def cling(store: RedisStore, since: Micros) -> str:
+    """Ask a server that was replaced until it refuses to decide; how long it granted."""
+    last, granted = since, 0
+    while not isinstance(outcome := one(store, acquire("1000000/day")), Failed):
+        last, granted = decided(outcome).at_us, granted + 1
+    assert "NOREPLICAS" in str(outcome.error)
+    return f"whoever clings to it is granted {granted}, for {(last - since) / SECOND:.2f} s"
 
 
 @contextmanager
