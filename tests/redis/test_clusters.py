@@ -285,6 +285,20 @@ def test_a_shard_that_hangs_fails_only_its_own_operations(face: str, own: Cluste
         wait_until(lambda: failing(asked, names) == set(), "the return of the shard")
 
 
+@for_both_faces
+def test_answers_that_came_while_a_shard_was_waited_for_are_taken(face: str, own: Cluster) -> None:
+    """The very first batch after it hangs: all are asked over good connections, and it is the first to be heard."""
+    with facing(face, own.url) as asked:
+        asked.run([spanning("a", dry=True)])
+        names = [name_on(asked.store, server) for server in own.primaries]
+        assert failing(asked, names) == set()
+        own.primaries[0].freeze()
+        try:
+            assert failing(asked, names, 3) == {names[0]}
+        finally:
+            own.primaries[0].thaw()
+
+
 # ---------------------------------------------------------------- how much is looked
 
 
