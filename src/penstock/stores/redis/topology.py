@@ -41,7 +41,8 @@ SPREAD = 0.1
 """Seconds by which the first look in doubt is put off at most."""
 
 PATIENCE = 0.5
-"""Seconds that a look waits for anybody, if nobody has more time."""
+MOST_PATIENCE = 2.0
+"""Seconds that a look waits for anybody: the more, the more time callers have."""
 
 CONFIRMED = 30.0
 """Seconds for which an epoch is believed that nobody confirms."""
@@ -143,7 +144,7 @@ class Watched:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._patience = max(PATIENCE, settings.deadline_us / SECOND)
+        self._patience = max(PATIENCE, min(settings.deadline_us / SECOND, MOST_PATIENCE))
         self._closed: Failed | None = None
         self._begin()
         _alive.add(self)
