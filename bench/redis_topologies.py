@@ -22,7 +22,7 @@ from penstock.testing.servers import Server
 TASKS = 512
 ALGORITHM = "sliding_window"
 NODES = (3, 6, 12)
-PARTITIONS = (16, DEFAULT_PARTITIONS, 256, 1_024)
+PARTITIONS = (16, DEFAULT_PARTITIONS, 64, 256, 1_024)
 
 OF_ONE = Target(f"share of one Redis' decisions/s at {TASKS} tasks, on a cluster of 3", bar=80, unit="%")
 FLAT = Target("cost of a decision on 12 nodes, against 3", bar=1.3, at_least=False)

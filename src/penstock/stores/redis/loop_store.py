@@ -20,6 +20,10 @@ from penstock.stores.redis.talk import PORTION, Talk
 from penstock.stores.redis.topology import REPLACED, Topology, nobody
 
 
+AHEAD = 4 * PORTION
+"""How many operations for several partitions are planned before those that are go out: each flush is a call per node."""
+
+
 class Asked:
     """What was asked in one turn of an event loop, of one partition and with one deadline: one script call."""
 
@@ -111,7 +115,7 @@ class LoopStore:
         for (within, partition), together in asked.items():
             self._send(together, partition, within, at)
             planned += len(together.ops)
-            if planned >= PORTION:
+            if planned >= AHEAD:
                 self._flush()
                 planned = 0
         self._flush()

@@ -115,6 +115,11 @@ def one_partition(ops: Sequence[Op], partitions: Partitions) -> int | None:
     """The partition that all of `ops` are in, if there is one, and they fit into one call."""
     if len(ops) > MAX_OPS:
         return None
+    if len(ops) == 1 and ops[0].__class__ is Acquire:  # of one key, as most are
+        asks = ops[0].asks
+        key, quota, _, _ = asks[0]
+        if len(asks) == 1 or all([ask[0] == key for ask in asks]):  # noqa: C419  a generator costs more
+            return partitions.of_counter(key, quota)
     found = {partition for op in ops for partition in _members(op, partitions)}
     return found.pop() if len(found) == 1 else None
 

@@ -75,7 +75,7 @@ class RedisStore(OnServer):
     - `secret`: what identities are hashed with before they leave the process; the same on every server.
     - `namespace`: keeps applications apart that share a server and a secret.
     - `prefix`: what every key begins with.
-    - `partitions`: over how many slots of a cluster the keys are spread; 64.
+    - `partitions`: over how many slots of a cluster the keys are spread; 32.
     - `clock`: for tests; the script goes by it instead of the server's time.
     """
 
