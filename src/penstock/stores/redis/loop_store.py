@@ -19,9 +19,8 @@ from penstock.stores.redis.spread import spread
 from penstock.stores.redis.talk import PORTION, Talk
 from penstock.stores.redis.topology import REPLACED, Topology, nobody
 
-
 AHEAD = 4 * PORTION
-"""How many operations for several partitions are planned before those that are go out: each flush is a call per node."""
+"""How many operations for several partitions are planned before they go out, which takes a system call per node."""
 
 
 class Asked:
