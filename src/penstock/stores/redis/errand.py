@@ -90,7 +90,11 @@ class Errand:
 
     def hear(self, reply: Any) -> Sequence[Errand]:
         """Take note of the answer: a reply, or `Failed`. What comes back is to be asked."""
-        place = self._place
+        if reply.__class__ is bytes:  # as nearly always
+            outcomes, stale, now = self._talk.read(self.question, reply, self.node)
+            self._put(outcomes)
+            # Stale: our clock and the server's differ. Plan again by the server's.
+            return (self._some(stale, now),) if stale and self._now is None else ()
         if isinstance(reply, Failed):
             if reply.charged == "no" and self._is_replaced():
                 return (self,)
@@ -102,12 +106,10 @@ class Errand:
             if more:
                 return more
             if self._topology.partitioned and str(reply).startswith(PASSED_ON):
-                self._put([not_sent(f"servers pass it on to one another ({reply})", place)] * len(self.question.ops))
+                why = f"servers pass it on to one another ({reply})"
+                self._put([not_sent(why, self._place)] * len(self.question.ops))
                 return ()
-        outcomes, stale, now = self._talk.read(self.question, reply, place)
-        self._put(outcomes)
-        if stale and self._now is None:  # our clock and the server's differ: plan again by the server's
-            return (self._some(stale, now),)
+        self._put(self._talk.read(self.question, reply, self.node)[0])
         return ()
 
     def _put(self, outcomes: Sequence[Outcome]) -> None:

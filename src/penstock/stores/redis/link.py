@@ -103,6 +103,23 @@ class Link:
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
+    def call(self, question: bytes, until: float) -> Any:
+        """The reply to one question. Raises `NoAnswer`."""
+        if monotonic() >= until:
+            raise NoAnswer(not_sent("no time was left to ask", self.place))
+        wire = self._take(until)
+        try:
+            reply = wire.ask(question, until)
+            if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
+                reply = self._load_and_ask(wire, question, until)
+        except BaseException as error:
+            raise self._broken(wire, error) from None
+        if isinstance(reply, hiredis.ReplyError) and is_stranded(reply):
+            self._drop(wire)
+        else:
+            self._give_back(wire)
+        return reply
+
     def start(self, questions: Sequence[bytes], until: float) -> Exchange:
         """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
         if monotonic() >= until:

@@ -1,7 +1,7 @@
 """What is said to a server, and how its answers are read: the same for blocking and asyncio callers. Does no I/O.
 
 question = talk.ask(ops)                     the bytes to send
-talk.read(question, reply, place)            the outcomes; or a question that has to be asked again
+talk.read(question, reply, node)             the outcomes; or a question that has to be asked again
 """
 
 from __future__ import annotations
@@ -83,20 +83,20 @@ class Talk:
             self._known[ops[0]] = call, command
         return new(Question, (ops, call, command))
 
-    def read(self, question: Question, reply: object, place: str) -> tuple[list[Outcome], list[int], Micros]:
-        """The outcomes that a reply of `place` means; which of them are stale; and the server's time."""
+    def read(self, question: Question, reply: object, node: Node | None) -> tuple[list[Outcome], list[int], Micros]:
+        """The outcomes that a reply of `node` means; which of them are stale; and the server's time."""
         if isinstance(reply, Exception):
-            failed = failed_by(reply, place)
+            failed = failed_by(reply, _place(node))
             return [failed] * len(question.ops), [], 0
         ops, call, _ = question
         try:
             outcomes, stale, now, corrupt = self._planner.read(ops, call, reply)  # type: ignore[arg-type]
         except Exception:  # whoever it was that answered, callers wait for an outcome
-            log.exception("redis at %s: an answer that means nothing", place)
-            return [unanswered("an answer that means nothing", place)] * len(ops), [], 0
+            log.exception("redis at %s: an answer that means nothing", _place(node))
+            return [unanswered("an answer that means nothing", _place(node))] * len(ops), [], 0
         if corrupt:
             self.corrupt += corrupt
-            log.warning("redis at %s: %d stored values were damaged and have been replaced", place, corrupt)
+            log.warning("redis at %s: %d stored values were damaged and have been replaced", _place(node), corrupt)
         return outcomes, stale, now
 
     def greetings(self, node: Node) -> list[bytes]:
@@ -119,6 +119,10 @@ class Talk:
             for finding in found:
                 log.warning("redis at %s: %s", node.place, finding)
         return None
+
+
+def _place(node: Node | None) -> str:
+    return "an unknown place" if node is None else node.place
 
 
 def is_stranded(reply: object) -> bool:
