@@ -21,6 +21,7 @@ from tests.integration.redis_support import LONG, PATIENT, acquire, decided, fai
 from tests.integration.support import in_threads
 from tests.integration.test_fork import in_child
 from tests.redis.topology_support import (
+    ANY,
     QUOTA,
     Face,
     all_threads,
@@ -300,6 +301,25 @@ def test_answers_that_came_while_a_shard_was_waited_for_are_taken(face: str, own
             own.primaries[0].thaw()
 
 
+@for_both_faces
+def test_a_slot_that_nobody_owns_fails_only_its_own_operations(face: str, own: Cluster) -> None:
+    with facing(face, own.url, namespace="unowned") as asked:
+        asked.run([spanning("a", dry=True)])
+        names = [name_on(asked.store, server) for server in own.primaries]
+        keys = asked.store.settings.keys
+        slot = keys.slots[keys.partition(asked.store.where(names[0], ANY)[0].encode())]
+        owner = own.owner(slot)
+        for server in own.nodes:
+            server.ask("CLUSTER", "DELSLOTS", str(slot))
+        try:
+            with facing(face, own.url, namespace="unowned") as newcomer:
+                wait_until(lambda: failing(newcomer, names, 0.5) == {names[0]}, "a batch of which others were decided")
+                assert failing(newcomer, names, 0.5) == {names[0]}
+        finally:
+            owner.ask("CLUSTER", "ADDSLOTS", str(slot))
+            own.wait_until_ok()
+
+
 # ---------------------------------------------------------------- how much is looked
 
 
@@ -378,6 +398,26 @@ async def test_a_closed_store_tells_tasks_so_at_once(own: Cluster) -> None:
         (outcome,) = await store.run([op])
         assert "the store is closed" in str(failed(outcome).error)
     assert our_tasks() == 0
+
+
+async def test_whoever_asks_another_server_while_a_store_is_closed_is_told(own: Cluster) -> None:
+    async with opened_async(own.url) as store:
+        await store.run([spanning("a", dry=True)])
+        names = [name_on(store, server) for server in own.primaries]
+    for first, *others in (names, names[::-1]):
+        async with opened_async(own.url) as store:
+            decided((await store.run([spanning(first)]))[0])
+            asked = [asyncio.ensure_future(store.run([spanning(name)])) for name in others]
+            await store.close()
+            for outcomes in await asyncio.gather(*asked):
+                assert "the store is closed" in str(failed(outcomes[0]).error)
+
+
+def test_a_child_that_was_forked_while_a_link_was_made_is_not_stuck(own: Cluster) -> None:
+    with opened(own.url, namespace="forked meanwhile") as store:
+        assert decided(store.run([spanning("a")])[0])
+        with store._lock:
+            assert in_child(lambda: bool(decided(store.run([spanning("a")])[0]))) == 0
 
 
 def test_a_forgotten_store_leaves_no_thread(own: Cluster) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +61,18 @@ def test_an_announcement_is_followed_without_being_asked(own: SentinelSet) -> No
         assert topology.node(0) != Node(*old.address)
         own.wait_until_ok()
         assert decided(store.run([spanning("a", dry=True)])[0])
+
+
+def test_the_rights_that_the_docs_name_suffice_to_hear_announcements(own: SentinelSet) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    rights = re.findall(r"A user of Sentinels needs\s`([^`]+)`", docs)[0].split()
+    for sentinel in own.sentinels:
+        sentinel.ask("ACL", "SETUSER", "watcher", "reset", "on", ">known", "-@all", *rights)
+    with opened(own.url, sentinel_username="watcher", sentinel_password="known") as store:
+        topology = store.topology
+        assert isinstance(topology, OfSentinels)
+        decided(store.run([spanning("a")])[0])
+        wait_until(lambda: topology._announcer is not None, "a Sentinel that may be listened to")
 
 
 def test_however_many_callers_fail_looks_are_bounded(own: SentinelSet) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import hiredis
 import pytest
 
-from penstock.stores.redis.replies import COMMANDS, RIGHTS, failed_by
+from penstock.stores.redis.replies import COMMANDS, RIGHTS, failed_by, unanswered
 from penstock.stores.redis.script import SCRIPT
+from penstock.stores.redis.settings import Node, read_url
+from penstock.stores.redis.talk import Talk
 
 REFUSALS = (
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -75,3 +77,11 @@ def test_the_documentation_grants_what_the_script_needs_and_no_more() -> None:
     granted = re.search(r"ACL SETUSER.*?-@all (.*?)```", page, re.DOTALL)
     assert granted is not None
     assert sorted(re.findall(r"\+\S+", granted.group(1))) == sorted(RIGHTS.split())
+
+
+def test_a_server_that_hangs_up_while_it_is_greeted_is_not_used_nor_found_fault_with() -> None:
+    talk, node = Talk(read_url("redis://host", secret="x")), Node("host", 6379)
+    gone = unanswered("the connection broke", node.place)
+    assert talk.welcomed(node, [b"sha", gone, gone]) == gone._replace(charged="no")
+    assert talk.findings == []
+    assert len(talk.greetings(node)) > 1, "it will be checked on the next connection"

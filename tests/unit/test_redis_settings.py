@@ -79,6 +79,8 @@ def test_options_come_from_the_url_and_keywords_win() -> None:
         "redis://u:123#hunter2@host/0",
         "redis://host/hunter2",
         "redis://host:hunter2/0",
+        "redis://host,other",
+        "rediss://:hunter2@host:6379,other:6379/0",
         "redis+sentinel://host",
         "redis+sentinel://host/",
         "redis+sentinel://host/main/hunter2",

@@ -2,6 +2,7 @@
 
 import _thread
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, membe
 from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.sentinels import Named, OfSentinels
 from penstock.stores.redis.settings import Node, read_url
+from penstock.stores.redis.token import Token
 
 HOST = Asked("10.0.0.9")
 NODES = """\
@@ -93,7 +95,7 @@ def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
 
 def test_whoever_waits_for_a_look_is_called() -> None:
     cluster = Told()
-    cluster._watching = True  # no thread shall look meanwhile
+    cluster._watcher = Token  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.hear((5, "new"))
@@ -189,7 +191,7 @@ def test_who_handed_over_is_left_for_whoever_took_over() -> None:
     sentinels.hear(s1=(5, "old"))
     sentinels.roles = {"old": [b"slave", b"new", 1]}
     assert sentinels.hear(s1=(5, "old")) == Node("old", 1), "nobody has doubts"
-    sentinels._watching = True  # no thread shall look meanwhile
+    sentinels._watcher = Token  # no thread shall look meanwhile
     sentinels.doubt(Node("old", 1))
     assert sentinels.hear(s1=(5, "old")) == Node("new", 1)
 
@@ -215,7 +217,7 @@ def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
 
 def test_a_closed_topology_has_whoever_waits_told() -> None:
     cluster = Told()
-    cluster._watching = True  # no thread shall look meanwhile
+    cluster._watcher = Token  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.close()
@@ -237,6 +239,20 @@ def test_a_watcher_that_could_not_be_started_is_started_by_the_next_doubt(monkey
     started: list[object] = []
     monkeypatch.setattr(_thread, "start_new_thread", lambda *what: started.append(what))
     cluster.doubt()
+    assert len(started) == 1
+
+
+def test_a_watcher_whose_start_was_interrupted_is_started_by_the_next_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    cluster = Told()
+    monkeypatch.setattr(_thread, "start_new_thread", interrupted)
+    with suppress(KeyboardInterrupt):
+        cluster.when_looked(lambda: None)
+    started: list[object] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *what: started.append(what))
+    cluster.when_looked(lambda: None)
     assert len(started) == 1
 
 

@@ -28,6 +28,7 @@ from penstock.stores.redis.dialing import named, refusal
 from penstock.stores.redis.replies import not_sent, unanswered
 from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
+from penstock.stores.redis.token import Token, nobody
 from penstock.stores.redis.wire import Wire
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -69,16 +70,6 @@ class Exchange:
         return replies
 
 
-class Token:
-    """Whoever holds it is at work; when he is gone, for whatever reason, so is it."""
-
-    __slots__ = ("__weakref__",)
-
-
-def _nobody() -> None:
-    """What a reference to somebody who is gone says."""
-
-
 class Link:
     """Connections to one server, `node`, shared by threads.
 
@@ -99,7 +90,7 @@ class Link:
         self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
         self._ready: list[Wire] = []
         self._turns: list[ref[Lock]] = []  # of callers who wait: released when it is worth looking again
-        self._connector: Callable[[], Token | None] = _nobody
+        self._connector: Callable[[], Token | None] = nobody
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
@@ -278,7 +269,7 @@ class Link:
             self._asked = False
             if few and wanted and self._closed is None:
                 return True
-            self._connector = _nobody
+            self._connector = nobody
             self._unreachable = None  # whoever asks next waits for what a new attempt brings
             return False
 

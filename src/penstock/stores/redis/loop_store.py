@@ -220,14 +220,14 @@ class LoopStore:
         """Tell all who wait, and give up the connections."""
         self._closed = True
         self._unpark_all()
-        for link in self._links.values():
+        for link in list(self._links.values()):  # whoever is told may ask elsewhere, by a new link
             link.shut()
 
     async def close(self) -> None:
         """The same, and wait until nothing is left of it."""
         self._closed = True
         self._unpark_all()
-        for link in self._links.values():
+        for link in list(self._links.values()):  # whoever asks meanwhile is told by a new link
             await link.close()
         if self._tasks:  # all have been told
             await asyncio.wait(self._tasks)

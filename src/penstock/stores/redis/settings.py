@@ -114,6 +114,8 @@ def read_url(url: str, **options: Any) -> Settings:
         topology, kind = SCHEMES[parts.scheme]
         login, _, hosts = parts.netloc.rpartition("@")
         path, service = parts.path, ""
+        if topology == "single" and "," in hosts:
+            raise ValueError  # +sentinel or +cluster was forgotten
         if topology == "sentinel":
             _, service, *rest = path.split("/")
             path = "/".join(["", *rest])

@@ -9,10 +9,12 @@ have been charged all the same.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
 from penstock.model import Failed, Key, Op, Outcome, check_key
@@ -85,6 +87,7 @@ class RedisStore(OnServer):
         self._links: dict[Node, Link] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
         self._closed = False
+        _alive.add(self)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = (self.settings.deadline_us if deadline is None else deadline) / SECOND
@@ -138,7 +141,28 @@ class RedisStore(OnServer):
 
     def _run(self, errands: Sequence[Errand], until: float) -> list[Errand]:
         """Ask, and hear what there is to be asked next."""
-        self._prepare(errands, until)
+        pause = max([errand.pause for errand in errands])
+        if pause:  # for keys on the move
+            Event().wait(max(min(pause, until - monotonic()), 0))
+        known = [errand for errand in errands if errand.node is not None]
+        more = self._ask_known(known, until) if known else []
+        return more if len(known) == len(errands) else more + self._find(errands, until)
+
+    def _find(self, errands: Sequence[Errand], until: float) -> list[Errand]:
+        """Have a look at who decides, for those who do not know; what is to be asked then. Nobody else waits for it."""
+        unknown = [errand for errand in errands if errand.node is None]
+        if self.topology.trouble() is None:
+            looked = Event()
+            self.topology.when_looked(looked.set)
+            looked.wait(max(until - monotonic(), 0))
+            for errand in unknown:
+                errand.look_up()
+        for errand in unknown:
+            if errand.node is None:
+                errand.hear(nobody(self.topology, self.settings))
+        return [errand for errand in unknown if errand.node is not None]
+
+    def _ask_known(self, errands: Sequence[Errand], until: float) -> list[Errand]:
         if len(errands) == 1:
             return list(errands[0].hear(self._ask(errands, until)[0]))
         more: list[Errand] = []
@@ -151,18 +175,6 @@ class RedisStore(OnServer):
         for group in sorted(late, key=self._is_unconnected):
             more += _hear(group, self._ask(group, until))
         return more
-
-    def _prepare(self, errands: Sequence[Errand], until: float) -> None:
-        """Wait where there is something to wait for: keys on the move, or a first look at who decides."""
-        pause = max([errand.pause for errand in errands])
-        if pause:
-            Event().wait(max(min(pause, until - monotonic()), 0))
-        if any(errand.node is None for errand in errands) and self.topology.trouble() is None:
-            looked = Event()
-            self.topology.when_looked(looked.set)
-            looked.wait(max(until - monotonic(), 0))
-            for errand in errands:
-                errand.look_up()
 
     def _ask(self, group: Sequence[Errand], until: float) -> list[Any]:
         """The replies to errands that go to the same server."""
@@ -214,6 +226,19 @@ class RedisStore(OnServer):
             gone = [self._links.pop(node) for node in set(self._links) - self._nodes]
         for link in gone:
             link.close(REPLACED, transient=True)
+
+
+_alive: WeakSet[RedisStore] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Whoever held a lock when the child was forked is not there to give it up."""
+    for store in list(_alive):
+        store._lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _by_node(errands: Sequence[Errand]) -> list[list[Errand]]:

@@ -105,9 +105,10 @@ class Talk:
 
     def welcomed(self, node: Node, answers: Sequence[object]) -> Failed | None:
         """Why `node` cannot be used after all, if it answered its greetings so. What ought to be otherwise is said."""
+        for answer in answers:
+            if isinstance(answer, Failed):  # it has hung up
+                return answer._replace(charged="no")
         loaded, *rest = answers
-        if isinstance(loaded, Failed):
-            return loaded._replace(charged="no")
         if isinstance(loaded, Exception):
             return failed_by(loaded, node.place)._replace(charged="no")
         roles, facts = rest[: len(self._roles)], rest[len(self._roles) :]

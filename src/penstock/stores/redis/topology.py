@@ -29,6 +29,8 @@ from penstock.model import Failed
 from penstock.stores.redis.dialing import named
 from penstock.stores.redis.replies import MAX_TEXT, failed_by, not_sent
 from penstock.stores.redis.settings import Node, Settings
+from penstock.stores.redis.token import Token
+from penstock.stores.redis.token import nobody as nobody_at_work
 from penstock.stores.redis.wire import Wire
 
 CALM = 5.0
@@ -154,7 +156,7 @@ class Watched:
         look: what nobody watches must not be relied on.
         """
         self._lock = Lock()
-        self._watching = False
+        self._watcher: Callable[[], Token | None] = nobody_at_work
         self._nodes: frozenset[Node] = frozenset()
         self._trouble: Failed | None = None
         self._suspects: set[Node] = set()
@@ -196,16 +198,18 @@ class Watched:
 
     def _wake(self) -> None:
         """See to it that somebody watches, and looks up."""
+        token = Token()
         with self._lock:
-            begin = not (self._watching or self._closed)
-            self._watching = self._watching or begin
+            begin = self._closed is None and self._watcher() is None
+            if begin:
+                self._watcher = ref(token)
         if not begin:
             self._bell.ring()
             return
         try:
-            _thread.start_new_thread(_watch, (ref(self, _ringing(self._bell)), self._bell))
+            _thread.start_new_thread(_watch, (ref(self, _ringing(self._bell)), self._bell, token))
         except RuntimeError:  # no thread is left, or the interpreter is about to end
-            self._watching = self._in_doubt = False  # whoever doubts next tries again
+            self._in_doubt = False  # whoever doubts next tries again
 
     def _dial(self, node: Node, connect: Mapping[str, Any]) -> Wire:
         return Wire(self._settings.kind, connect, node, self._patience)
@@ -261,8 +265,10 @@ def _ringing(bell: Bell) -> Callable[[object], None]:
     return lambda _: bell.ring()
 
 
-def _watch(weak: ref[Watched], bell: Bell) -> None:
-    """Look, and look again, as long as the topology is there. It is not kept alive by being watched."""
+def _watch(weak: ref[Watched], bell: Bell, token: Token) -> None:
+    """Look, and look again, as long as the topology is there. It is not kept alive by being watched; `token` says that
+    it is.
+    """
     while (watched := _open(weak)) is not None:
         began = monotonic()
         watched._look_once()
