@@ -143,7 +143,7 @@ def test_a_client_of_many_servers_is_refused() -> None:
     client: Any = cast("Any", redis.Sentinel)([("localhost", 26379)]).master_for("main")
     with pytest.raises(InvalidOption) as caught:
         read_client(client, secret=SECRET)
-    assert str(caught.value) == "client Redis: expected a redis-py client of a single server"
+    assert str(caught.value) == "client Redis: expected a redis-py client of a single server (others by URL)"
 
 
 def test_a_client_lends_its_address_and_credentials() -> None:

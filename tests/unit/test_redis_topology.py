@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.model import Failed
-from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members
+from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members, names
 from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.sentinels import Named, OfSentinels
 from penstock.stores.redis.settings import Node, read_url
@@ -36,6 +36,11 @@ def test_primaries_claim_their_slots() -> None:
 def test_with_tls_a_node_goes_by_its_name() -> None:
     assert claims(NODES, Asked("x", by_name=True))[1].node == Node("two.example", 7000)
     assert claims(NODES, Asked("x", by_name=True))[2].node == Node("fd00::5", 7000)
+
+
+def test_with_tls_who_is_named_by_address_is_known_by_name() -> None:
+    assert names(NODES, Asked("x", by_name=True)) == {Node("10.0.0.2", 7000): Node("two.example", 7000)}
+    assert names(NODES, Asked("x")) == {}
 
 
 def test_members_are_all_that_have_not_failed() -> None:

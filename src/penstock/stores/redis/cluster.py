@@ -40,9 +40,13 @@ class OfCluster(Watched):
         self._owners: list[Node | None] = [None] * len(self._slots)
         self._epochs: list[tuple[int, float]] = [(-1, 0.0)] * len(self._slots)
         self._members: set[Node] = set()
+        self._names: dict[Node, Node] = {}  # of those that have one, by address
 
     def node(self, partition: int) -> Node | None:
         return self._owners[partition]
+
+    def known_as(self, node: Node) -> Node:
+        return self._names.get(node, node)
 
     def moved(self, partition: int, node: Node, teller: Node) -> None:
         """Whoever owned the slot until then is believed at once; the next look tells the epoch. From others it is old
@@ -73,6 +77,7 @@ class OfCluster(Watched):
                 self._believe(claim, owners, epochs, now)
             self._take_over(owners, epochs)
         self._members = {node for text, asked in told for node in members(text, asked)}
+        self._names = {at: node for text, asked in told for at, node in names(text, asked).items()}
         return None
 
     def _believe(self, claim: Claim, owners: list[Node | None], epochs: list[tuple[int, float]], now: float) -> None:
@@ -131,6 +136,13 @@ def members(text: str, asked: Asked) -> set[Node]:
     lines = [line.split() for line in text.splitlines()]
     nodes = [_address(words, asked) for words in lines if "fail" not in words[2].split(",")]
     return {node for node in nodes if node is not None}
+
+
+def names(text: str, asked: Asked) -> dict[Node, Node]:
+    """By their addresses, which servers name when they pass a question on, those nodes that are known by name."""
+    lines = [line.split() for line in text.splitlines()]
+    nodes = [(_address(words, asked._replace(by_name=False)), _address(words, asked)) for words in lines]
+    return {at: node for at, node in nodes if at is not None and node is not None and at != node}
 
 
 def _address(words: Sequence[str], asked: Asked) -> Node | None:

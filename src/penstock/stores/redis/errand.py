@@ -161,7 +161,8 @@ class Errand:
         host, _, port = rest.rpartition(" ")[2].rpartition(":")
         if self._turns > REDIRECTIONS or self.node is None or not port.isdecimal():
             return ()
-        teller, self.node, self.asking = self.node, Node(host or self.node.host, int(port)), code == "ASK"
+        there = Node(self.node.host if host in ("", "?") else host, int(port))
+        teller, self.node, self.asking = self.node, self._topology.known_as(there), code == "ASK"
         if not self.asking:
             self._topology.moved(self._partition, self.node, teller)
         return (self,)

@@ -23,6 +23,10 @@ ANNOUNCEMENTS = (b"+switch-master", b"+promoted-slave")
 """What Sentinels publish when there is a new primary: the one that led the failover says the latter, and first."""
 
 
+LISTENING = 60.0
+"""Seconds after which one is listened to anew: a connection on which nobody speaks may have been cut without a word."""
+
+
 class Named(NamedTuple):
     """Whom a Sentinel names, and since which epoch."""
 
@@ -48,6 +52,7 @@ class OfSentinels(Watched):
         self._epoch, self._confirmed = -1, 0.0
         self._sentinels: dict[Node, Wire] = {}
         self._announcer: tuple[Node, Wire] | None = None
+        self._listening_since = 0.0
 
     def node(self, partition: int) -> Node | None:
         return self._primary
@@ -134,7 +139,8 @@ class OfSentinels(Watched):
 
         The one that leads a failover says `+switch-master` only when all replicas follow, which can take minutes.
         """
-        if self._announcer is not None and self._announcer[0] in sentinels:
+        fresh = monotonic() < self._listening_since + LISTENING
+        if fresh and self._announcer is not None and self._announcer[0] in sentinels:
             return
         self._announcer = None
         for node in sentinels:
@@ -142,7 +148,7 @@ class OfSentinels(Watched):
                 wire = self._dial(node, self._settings.sentinel)
                 wire.send(packed(b"SUBSCRIBE", *ANNOUNCEMENTS), monotonic() + self._patience)
                 if all(isinstance(wire.receive(monotonic() + self._patience), list) for _ in ANNOUNCEMENTS):
-                    self._announcer = node, wire
+                    self._announcer, self._listening_since = (node, wire), monotonic()
                     self._in_doubt = True  # what was announced since it answered
                     return
 
@@ -153,16 +159,24 @@ class OfSentinels(Watched):
         """Something was announced, which is worth a question at once and a look soon; or the connection has ended."""
         if self._announcer is None:
             return
-        self._in_doubt = True
         sentinel, wire = self._announcer
         try:
+            said = []
             while not wire.is_quiet():
-                wire.receive(monotonic() + self._patience)
+                said.append(wire.receive(monotonic() + self._patience))
+            if not any(self._is_about_us(message) for message in said):
+                return
+            self._in_doubt = True
             told = self._ask([sentinel])[sentinel]
             if isinstance(told, Named):
                 self._believe(told)
         except Exception:  # hung up, or said what makes no sense
-            self._announcer = None
+            self._announcer, self._in_doubt = None, True
+
+    def _is_about_us(self, message: Any) -> bool:
+        """Sentinels watch over several services, and one that says `subscribe` says nothing."""
+        _, _, text = message
+        return isinstance(text, bytes) and self._settings.service.encode() in text.split(b" ")
 
     def _hang_up(self) -> None:
         self._sentinels, self._announcer = {}, None

@@ -161,7 +161,9 @@ def read_client(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> Se
     """The settings of an existing client: its address, credentials and TLS, but none of its connections."""
     pool = getattr(client, "connection_pool", None)
     if pool is None or type(pool).__name__ not in ("ConnectionPool", "BlockingConnectionPool"):
-        raise InvalidOption(f"client {type(client).__name__}: expected a redis-py client of a single server")
+        raise InvalidOption(
+            f"client {type(client).__name__}: expected a redis-py client of a single server (others by URL)"
+        )
     connect = {
         name: value for name, value in pool.connection_kwargs.items() if name in CONNECTING or name[:4] == "ssl_"
     }

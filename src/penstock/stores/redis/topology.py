@@ -71,6 +71,9 @@ class Topology(Protocol):
     def moved(self, partition: int, node: Node, teller: Node) -> None:
         """A server, `teller`, said that another one, `node`, decides now."""
 
+    def known_as(self, node: Node) -> Node:
+        """A server by the name that it is connected to by, whatever others call it."""
+
     def when_looked(self, then: Callable[[], None]) -> None:
         """Call `then`, from whatever thread, after the next look."""
 
@@ -109,6 +112,9 @@ class Fixed:
 
     def moved(self, partition: int, node: Node, teller: Node) -> None:
         """It is not to be followed."""
+
+    def known_as(self, node: Node) -> Node:
+        return node
 
     def when_looked(self, then: Callable[[], None]) -> None:
         then()
@@ -170,6 +176,9 @@ class Watched:
 
     def trouble(self) -> Failed | None:
         return self._closed or self._trouble
+
+    def known_as(self, node: Node) -> Node:
+        return node
 
     def doubt(self, node: Node | None = None) -> None:
         if node is not None:
