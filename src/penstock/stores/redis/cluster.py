@@ -11,7 +11,7 @@ from penstock.clock import monotonic
 from penstock.model import Failed
 from penstock.stores.redis.dialing import refusal
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, wrong_answer
+from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, together, wrong_answer
 from penstock.stores.redis.wire import packed
 
 WITNESSES = 3
@@ -94,14 +94,13 @@ class OfCluster(Watched):
         known.sort(key=self._suspected.__contains__)
         told: list[tuple[str, Asked]] = []
         reasons: list[Failed] = []
-        for node in known:
-            answer = self._ask(node)
-            if isinstance(answer, Failed):
-                reasons.append(answer)
-            else:
-                told.append((answer, Asked(node.host, self._settings.kind == "tls")))
-            if len(told) == WITNESSES:
-                break
+        while known and not told:
+            some, known = known[:WITNESSES], known[WITNESSES:]
+            for node, answer in together(self._ask, some, self._patience).items():
+                if isinstance(answer, Failed):
+                    reasons.append(answer)
+                else:
+                    told.append((answer, Asked(node.host, self._settings.kind == "tls")))
         return told, reasons
 
     def _ask(self, node: Node) -> str | Failed:

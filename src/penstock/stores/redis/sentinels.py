@@ -16,7 +16,7 @@ from penstock.model import Failed
 from penstock.stores.redis.dialing import refusal
 from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, wrong_answer
+from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, together, wrong_answer
 from penstock.stores.redis.wire import Wire, packed
 
 ANNOUNCEMENTS = (b"+switch-master", b"+promoted-slave")
@@ -105,26 +105,18 @@ class OfSentinels(Watched):
 
     def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
         """What Sentinels say, all of them asked at the same time."""
-        answers: dict[Node, Named | Failed] = {}
-        asked: list[tuple[Node, Wire]] = []
-        for node in nodes:
-            try:
-                wire = self._sentinels.pop(node, None) or self._dial(node, self._settings.sentinel)
-                wire.send(self._questions, monotonic() + self._patience)
-            except Exception as error:  # a credential provider may raise anything
-                answers[node] = refusal(error, node.place)
-            else:
-                asked.append((node, wire))
-        until = monotonic() + self._patience
-        return answers | {node: self._hear(node, wire, until) for node, wire in asked}
+        return together(self._ask_one, nodes, self._patience)
 
-    def _hear(self, node: Node, wire: Wire, until: float) -> Named | Failed:
+    def _ask_one(self, node: Node) -> Named | Failed:
         try:
+            wire = self._sentinels.pop(node, None) or self._dial(node, self._settings.sentinel)
+            until = monotonic() + self._patience
+            wire.send(self._questions, until)
             where, facts = wire.receive(until), wire.receive(until)
-        except Exception as error:
-            wire.close()
+        except Exception as error:  # a credential provider may raise anything
             return refusal(error, node.place)
-        self._sentinels[node] = wire
+        if self._closed is None:
+            self._sentinels[node] = wire
         if where is None:
             return not_sent(f"it knows no service {shown(self._settings.service)}", node.place, transient=False)
         if not isinstance(where, list) or not isinstance(facts, list):

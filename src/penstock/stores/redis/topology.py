@@ -20,8 +20,9 @@ import random
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from penstock.clock import SECOND, monotonic
@@ -32,6 +33,8 @@ from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.token import Token
 from penstock.stores.redis.token import nobody as nobody_at_work
 from penstock.stores.redis.wire import Wire
+
+Answer = TypeVar("Answer")
 
 CALM = 5.0
 """Seconds between looks while nobody doubts."""
@@ -45,6 +48,9 @@ SPREAD = 0.1
 PATIENCE = 0.5
 MOST_PATIENCE = 2.0
 """Seconds that a look waits for anybody: the more, the more time callers have."""
+
+MOMENT = 0.1
+"""Seconds that are left to others once one has answered."""
 
 CONFIRMED = 30.0
 """Seconds for which an epoch is believed that nobody confirms."""
@@ -252,6 +258,30 @@ class Watched:
             looked, self._looked = self._looked, []
         for then in looked:
             then()
+
+
+def together(
+    ask: Callable[[Node], Answer | Failed], nodes: Sequence[Node], patience: float
+) -> dict[Node, Answer | Failed]:
+    """What several servers answer, asked at the same time by a thread each. Once one has answered, the others have a
+    moment left: whoever hangs keeps nobody from hearing them.
+    """
+    heard: SimpleQueue[tuple[Node, Answer | Failed]] = SimpleQueue()
+
+    def one(node: Node) -> None:
+        heard.put((node, ask(node)))
+
+    for node in nodes:
+        _thread.start_new_thread(one, (node,))
+    answers: dict[Node, Answer | Failed] = {}
+    until = monotonic() + 2 * patience  # to connect, and to answer
+    with suppress(Empty):
+        while len(answers) < len(nodes):
+            node, answer = heard.get(timeout=max(until - monotonic(), 0))
+            answers[node] = answer
+            if not isinstance(answer, Failed):
+                until = min(until, monotonic() + MOMENT)
+    return {node: answers.get(node) or not_sent("no answer in time", node.place) for node in nodes}
 
 
 def in_vain(reasons: Sequence[Failed], settings: Settings) -> Failed:
