@@ -197,7 +197,7 @@ class Verdict(Decision):
             elif not refused:
                 delay = wait if wait > delay else delay
                 # Right after an admission an interval has nothing left, which says nothing about how much is.
-                share = 1.0 if quota.algorithm == MIN_INTERVAL else remaining / quota.capacity
+                share = 1.5 if quota.algorithm == MIN_INTERVAL else remaining / quota.capacity
                 if share < least:
                     tightest, least = decision, share
         if refused:

@@ -91,13 +91,15 @@ class Reply(NamedTuple):
 
 class Part(NamedTuple):
     """The asks of a request with an id that one partition decides on; `cost` and `lasts` are the whole request's, and
-    stand in the record of each part.
+    stand in the record of each part. So does the `whole` of its asks, in the record's name: the same id with other
+    asks is another request.
     """
 
     asks: tuple[Ask, ...]
     id: bytes
     cost: int
     lasts: Micros
+    whole: tuple[Ask, ...]
 
 
 class Prepared:
@@ -235,7 +237,7 @@ class _Batch:
             self.numbers += (_ACQUIRE, len(asks), dry)
             self._ask(asks)
         else:
-            self.once(asks, request_id, 0, lifetime(asks))
+            self.once(asks, request_id, 0, lifetime(asks), asks)
 
     def amend(self, op: Amend) -> None:
         self.alike = False
@@ -259,12 +261,13 @@ class _Batch:
         self._counter(op.key, op.quota)
         self.numbers += (_RESET, 0, 0)
 
-    def once(self, asks: tuple[Ask, ...], request_id: bytes, cost: int, lasts: Micros) -> None:
+    def once(self, asks: tuple[Ask, ...], request_id: bytes, cost: int, lasts: Micros, whole: tuple[Ask, ...]) -> None:
         self.alike = False
         self.numbers += (_ONCE, len(asks), cost, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
         self._ask(asks)
-        record = self._names.record(self._names.subject(asks[0].key), request_id, self.keys[first:])
+        named = [self._named.get(ask[:2]) or self._planner.name(ask.key, ask.quota) for ask in whole]
+        record = self._names.record(self._names.subject(asks[0].key), request_id, named)
         self.keys.insert(first, record)
         self.records.append(record.decode())
 

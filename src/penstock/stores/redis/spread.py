@@ -297,7 +297,7 @@ def _parts(op: Op, members: dict[int, list[int]], partitions: Partitions) -> dic
         if op.id is None:
             return {partition: Acquire(asks, op.dry) for partition, asks in each.items()}
         cost, lasts = max(ask.cost for ask in op.asks), lifetime(op.asks)
-        return {partition: Part(asks, op.id, cost, lasts) for partition, asks in each.items()}
+        return {partition: Part(asks, op.id, cost, lasts, op.asks) for partition, asks in each.items()}
     if not isinstance(op, Amend):
         return dict.fromkeys(members, op)
     receipt, verb, units = op

@@ -112,6 +112,11 @@ class IdExamples(Kit):
         assert self.refund(verdict, units=4).each == (0, 4)
         assert self.refund(verdict).each == (1, 2)
 
+    def test_requests_with_the_same_id_that_share_a_counter_are_two(self) -> None:
+        for other in ("bob", "carol", "dave"):
+            self.both.acquire(*asks("alice", RATE), *asks(other, RATE), id=b"a")
+        assert [self.left(key, RATE) for key in ("alice", "bob", "carol", "dave")] == [7, 9, 9, 9]
+
     def test_a_place_is_taken_once_however_often_its_id_asks(self) -> None:
         first = self.acquire("alice", "2 concurrent", id=b"a")
         again = self.acquire("alice", "2 concurrent", id=b"a")
