@@ -3,10 +3,13 @@
 A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHESIS_PROFILE, else it is `ci`.
 """
 
+import _thread
 import os
 import re
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +24,22 @@ settings.register_profile("fast", _PATIENT, max_examples=50, stateful_step_count
 settings.register_profile("ci", _PATIENT, max_examples=500, stateful_step_count=30, derandomize=True)
 settings.register_profile("full", _PATIENT, max_examples=10_000, stateful_step_count=50, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+_start_new_thread = _thread.start_new_thread
+
+
+def _start_traced(function: Callable[..., object], args: tuple[Any, ...], *rest: Any) -> int:
+    """Threads below the level of `threading`, as connectors and watchers are, are measured like all others."""
+
+    def traced(*own: Any) -> None:
+        sys.settrace(threading.gettrace())
+        function(*own)
+
+    return _start_new_thread(traced, args, *rest)
+
+
+_thread.start_new_thread = _start_traced
 
 
 @pytest.hookimpl(wrapper=True)

@@ -105,12 +105,12 @@ class Talk:
 
     def welcomed(self, node: Node, answers: Sequence[object]) -> Failed | None:
         """Why `node` cannot be used after all, if it answered its greetings so. What ought to be otherwise is said."""
+        loaded, *rest = answers
+        if isinstance(loaded, Exception):  # which may have been the last thing it said
+            return failed_by(loaded, node.place)._replace(charged="no")
         for answer in answers:
             if isinstance(answer, Failed):  # it has hung up
                 return answer._replace(charged="no")
-        loaded, *rest = answers
-        if isinstance(loaded, Exception):
-            return failed_by(loaded, node.place)._replace(charged="no")
         roles, facts = rest[: len(self._roles)], rest[len(self._roles) :]
         if any(isinstance(role, list) and role[:1] != [b"master"] for role in roles):
             return not_sent("it is not the primary, whatever the Sentinels say", node.place)
