@@ -59,6 +59,7 @@ class OnServer:
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
         check(settings)
         self.settings = settings
+        self._within = settings.deadline_us / SECOND
         self.talk = Talk(settings, clock)
         self.topology: Topology = TOPOLOGIES[settings.topology](settings)
 
@@ -90,7 +91,7 @@ class RedisStore(OnServer):
         _alive.add(self)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        within = (self.settings.deadline_us if deadline is None else deadline) / SECOND
+        within = self._within if deadline is None else deadline / SECOND
         if 0 < len(ops) <= MAX_OPS and not self.topology.partitioned:
             return self._ask_one(ops, within)
         at = self.talk.now()
@@ -278,7 +279,6 @@ class AsyncRedisStore(OnServer):
     def _begin(self, settings: Settings, clock: Clock | None) -> None:
         super()._begin(settings, clock)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
-        self._within = settings.deadline_us / SECOND
         self._closed = False
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
