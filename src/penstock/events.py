@@ -1,0 +1,61 @@
+"""What happened, as plain records, and the hook that is told of it.
+
+A hook is any function of one argument. It is told in the middle of a decision, in whichever thread or event loop makes
+it, so it should be quick: count, append, pass on. What it raises is logged and goes no further.
+
+    def hook(event):
+        if isinstance(event, BreakerChanged):
+            alert(f"{event.place}: {event.state}")
+
+    limiter = Limiter("redis://...", hook=hook)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple, Protocol
+
+log = logging.getLogger("penstock.events")
+
+
+class Hook(Protocol):
+    """Whoever wants to know what happened."""
+
+    def __call__(self, event: Any, /) -> None:
+        """Told of one event, a record of this module."""
+
+
+class BreakerChanged(NamedTuple):
+    """The breaker of a server changed from one state to another: "closed", "open", "half-open"."""
+
+    place: str
+    was: str
+    state: str
+    why: str
+
+
+class Degraded(NamedTuple):
+    """Operations that the store did not answer, and how they were answered: "local", "open" or "closed"."""
+
+    source: str
+    count: int
+    why: str
+
+
+class LayerFailed(NamedTuple):
+    """A fault of Penstock's own: what failed, with which kind of error. Requests were answered all the same."""
+
+    what: str
+    error: str
+
+
+def nobody(event: Any) -> None:
+    """The hook of those who do not want to know."""
+
+
+def tell(hook: Hook, event: Any) -> None:
+    """Tell `hook` of an event, whatever it thinks of it."""
+    try:
+        hook(event)
+    except Exception:
+        log.exception("a hook failed on %s", type(event).__name__)
