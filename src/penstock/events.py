@@ -38,7 +38,7 @@ class Degraded(NamedTuple):
     """Operations that the store did not answer, and how they were answered: "local", "open" or "closed"."""
 
     source: str
-    count: int
+    answers: int
     why: str
 
 
