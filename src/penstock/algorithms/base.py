@@ -48,8 +48,9 @@ class Bound(NamedTuple):
     - `peek(state, cost, now) -> Step`: would `cost` pass? Describes the state as it is.
     - `force(state, cost, now) -> state`: charge `cost`, whether it fits or not.
     - `refund(state, units, mark, now) -> (units, state)`: give back what is provably still charged.
-    - `report(state, units, at, now) -> (units, state)`: charge what was admitted elsewhere at an instant, whether it fits
-      or not, into the window it happened in: as many units as still count. What lies ahead of now happened now.
+    - `report(state, units, at, now) -> (units, state)`: charge what was admitted elsewhere at an instant, fit or not,
+      into the window it happened in, as far as it still counts. Says how many units do; if none, the state stays the
+      very object passed in. What lies ahead of now happened now: it is charged as `force` would.
     - `expiry(state) -> instant`: from then on the state says nothing more than None.
     - `renew(state, mark, now) -> state`: hold on to a place; None if it is no longer held. Only where places are held.
     """

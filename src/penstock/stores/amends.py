@@ -1,4 +1,4 @@
-"""Changing what was charged in memory: refund, settle, release, renew, report; and what is remembered of requests with an id.
+"""Changing what was charged in memory: refund, settle, release, renew, report. And records of requests with an id.
 
 A request that had an id leaves a record when it is admitted. Whatever is given back or settled is noted there, so that
 doing it twice is harmless. Without an id, only the counters themselves tell what is still charged.
