@@ -105,7 +105,8 @@ class _Chain:
         now = self.now()
         self._note(error, now)
         failed = Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")
-        return [instead(op, now, closed=self._is_closed(op)) or failed for op in ops]
+        answers = [instead(op, now, closed=self._is_closed(op)) for op in ops]
+        return [failed if answer is None else answer for answer in answers]
 
     def _is_closed(self, op: Op) -> bool:
         return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"

@@ -366,6 +366,7 @@ class TestWhatTheStoreIsTold:
         layer = fleet.layers[0]
         assert len(layer.unreported) == 4_096
         assert layer.unreported.lost == 10_000 - 4_096
+        assert layer._local is not None
         assert layer._local.counters <= 4_096
 
 

@@ -48,7 +48,7 @@ from penstock.model import (
     new,
 )
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory import MemoryStore, check_max_keys
 
 BEHAVIOURS: tuple[OnFailure, ...] = ("local", "open", "closed", "raise")
 FLOOR = 0.1
@@ -117,7 +117,8 @@ class Fallback:
         if hosts is not None and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
             raise InvalidOption(f"hosts {shown(hosts)}: expected a whole number, at least 1, or None to count them")
         self._clock = _At()
-        self._local = MemoryStore(max_keys=max_keys, clock=self._clock)
+        self._max_keys = check_max_keys(max_keys)
+        self._local: MemoryStore | None = None  # made when it is first needed, which may be never
         self._known, self._hook = known, hook
         self._begin(hosts)
         self._shares: dict[Quota, Quota] = {}
@@ -249,13 +250,17 @@ class Fallback:
         return amended
 
     def _reset_here(self, op: Reset, now: Micros) -> None:
+        if self._local is None:
+            return
         self._run_here(Reset(op.key, self.share(op.quota)), now)
         with self._lock:
             self.unreported.forget(op.key, op.quota)
 
     def _run_here(self, op: Op, now: Micros) -> list[Outcome]:
         self._clock.micros = now
-        return self._local.run([op])
+        with self._lock:
+            local = self._local = self._local or MemoryStore(max_keys=self._max_keys, clock=self._clock)
+        return local.run([op])
 
     def share(self, quota: Quota) -> Quota:
         """What of a quota this host enforces."""
