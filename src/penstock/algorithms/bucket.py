@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from penstock.algorithms.base import Bound, State, Step, peek_by
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED, Answer
 from penstock.quota import Quota
@@ -74,8 +74,11 @@ class Bucket:
         return -(-back // self.unit), self.keep(owed - back, now)
 
     def report(self, state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        """Charge what time has not paid back since; the mirror image of `refund`."""
-        unpaid = min(units * self.unit, self.full) - max(now - at, 0) * self.pace
+        """Charge what time has not paid back since; the mirror image of `refund`.
+
+        `units` may be more than the bucket holds: all that was admitted since it was empty, at `at`.
+        """
+        unpaid = min(min(units, MAX_USED) * self.unit - max(now - at, 0) * self.pace, self.full)
         if unpaid <= 0:
             return 0, state
         return -(-unpaid // self.unit), self.keep(min(self.owed(state, now) + unpaid, self.full), now)
