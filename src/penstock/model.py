@@ -162,7 +162,7 @@ class Verdict(Decision):
     It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
     smallest share left (a `min_interval` last). With a single ask there is nothing to choose, and the verdict is the
     only object made. Its last item but one holds the decisions if there were several; the last, if the request had an
-    id, names its record.
+    id, is the store's own name for its record, which a receipt carries as text.
     """
 
     __slots__ = ()
@@ -180,10 +180,10 @@ class Verdict(Decision):
             charges: tuple[Charge, ...] = (Charge(key, quota, cost, mark),) if mark != NOT_CHARGED else ()
         else:
             charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self[5] if d.mark != NOT_CHARGED)
-        return Receipt(charges, self[6] if len(self) > 6 else None) if charges else None
+        return Receipt(charges, str(self[6]) if len(self) > 6 else None) if charges else None
 
     @classmethod
-    def of(cls, decisions: tuple[Decision, ...], record: str | None = None) -> Verdict:
+    def of(cls, decisions: tuple[Decision, ...], record: object = None) -> Verdict:
         """The verdict that follows from the decisions on all asks of a request."""
         named = () if record is None else (record,)
         several = decisions if len(decisions) > 1 or decisions[0].advisory else ()

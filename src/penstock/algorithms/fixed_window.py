@@ -36,17 +36,20 @@ def bind(quota: Quota) -> Bound:
             return end, used
         return window_end(now), used  # the clock was stepped back
 
-    def current(state: State, now: Micros) -> tuple[Micros, int]:
-        end, used = state or (0, 0)
-        return (end, used) if 0 < end - now <= period else turned(end, used, now)
-
     def force(state: State, cost: int, now: Micros) -> State:
-        end, used = current(state, now)
-        return end, min(used + cost, MAX_USED)
+        end, used = state or (0, 0)
+        if not 0 < end - now <= period:
+            end, used = turned(end, used, now)
+        total = used + cost
+        return end, total if total < MAX_USED else MAX_USED
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        end, used = current(state, now)
-        back = min(units, used) if end == mark else 0
+        end, used = state
+        if not 0 < end - now <= period:
+            end, used = turned(end, used, now)
+        if end != mark:
+            return 0, (end, used)
+        back = units if units < used else used
         return back, (end, used - back)
 
     def expiry(state: State) -> Micros:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
 from penstock.errors import InvalidOption, shown
-from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
+from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, DirectOnce, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 MEMORY = "memory"
@@ -76,6 +76,7 @@ __all__ = [
     "AsyncStore",
     "DirectAmends",
     "DirectAsk",
+    "DirectOnce",
     "InProcess",
     "MemoryStore",
     "Store",
