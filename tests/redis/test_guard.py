@@ -160,4 +160,4 @@ async def test_an_async_limiter_answers_while_its_server_is_away(keyspace: Keysp
 
 async def until_undegraded(limiter: AsyncLimiter) -> None:
     while (await limiter.acquire("alice", QUOTA)).degraded:
-        await asyncio.sleep(0)
+        await asyncio.gather(*[limiter.acquire("bob", QUOTA) for _ in range(2)])
