@@ -25,9 +25,7 @@ def micros(what: str, seconds: float) -> Micros:
 def rising(what: str, lower: float, upper: float) -> tuple[float, float]:
     """Two pressures with room between them: without it, whatever turns at them flaps."""
     if not is_number(lower) or not is_number(upper) or not 0 <= lower < upper <= 10:
-        raise InvalidOption(
-            f"{what} {shown(lower)} and {shown(upper)}: expected two pressures, 0 <= lower < upper <= 10"
-        )
+        raise InvalidOption(f"{what} {shown(lower)}, {shown(upper)}: expected two pressures, the lower first, 0 to 10")
     return float(lower), float(upper)
 
 

@@ -18,6 +18,7 @@ from penstock.shedding.gauges import Gauges, Signal
 from penstock.shedding.looks import Looking
 from penstock.shedding.smoothing import Smoothed
 
+NEARLY = 7 / 8
 AMOUNTS = ("limit", "burst", "queue")
 
 
@@ -31,11 +32,12 @@ class Slope(NamedTuple):
     def stepped(self, step: int, pressure: float) -> int:
         """The step after `step`: one up, one down, or the same.
 
-        Pressure must be a whole step away, so what turned one way turns back only after going back as far.
+        Pressure must be nearly a whole step away, so what turned one way turns back only after going back about as
+        far. Nearly: a mean comes ever closer to the end of the slope without reaching it.
         """
         share = min(max((pressure - self.begins) / (self.ends - self.begins), 0.0), 1.0)
         aim = share * self.steps
-        return step + 1 if aim >= step + 1 else step - 1 if aim <= step - 1 else step
+        return step + 1 if aim >= step + NEARLY else step - 1 if aim <= step - NEARLY else step
 
 
 class Scaled(Looking):

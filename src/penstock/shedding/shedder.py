@@ -4,7 +4,8 @@
 when it has taken all the rest. Never more than that is admitted, from however many threads.
 
 **Pressure** acts slowly: the longer the signals stay high, the larger a share of requests is refused, `low` first,
-then `normal`, then `high`; see `penstock.shedding.level`.
+then `normal`, then `high`; see `penstock.shedding.level`. Pressure is what the highest signal says, averaged over about
+as long as one step up takes.
 
 `critical` is never refused, and at any moment a class is refused only if every lower one is too.
 """
@@ -24,11 +25,12 @@ from penstock.events import Shedding as SheddingChanged
 from penstock.model import new
 from penstock.shedding.admission import SHED, Admission
 from penstock.shedding.checks import is_number, micros, rising
-from penstock.shedding.gauges import Gauges, Signal
+from penstock.shedding.gauges import Gauges, Reading, Signal
 from penstock.shedding.in_flight import InFlight
 from penstock.shedding.level import Pace, State, shed_share, stepped, steps_into
 from penstock.shedding.looks import Looking
 from penstock.shedding.priorities import PRIORITIES, RANKS, unknown_priority
+from penstock.shedding.smoothing import Smoothed
 
 LOOKS_PER_RISE = 5
 
@@ -71,12 +73,14 @@ class Shedder(Looking):
     ) -> None:
         below, above = rising("below and above", below, above)
         self._pace = Pace(above, below, micros("rise", rise), micros("fall", fall))
+        self._smoothed = Smoothed(self._pace.rise)
         self._gauges = Gauges(signals, hook)
         self._hook = hook
         self._draw = draw
         counting = [signal for signal in self._gauges.signals if isinstance(signal, InFlight)]
         self._common: set[int] = set()  # what is not critical
         self._room = _room(reserve, [signal.capacity for signal in counting])
+        self._was_full = False  # since the last look
         self._counted = tuple(signal.begun for signal in counting)
         self._yes = [
             (True, priority, "", "", 0.0, (self._common, *self._counted) if rank else self._counted)
@@ -107,6 +111,7 @@ class Shedder(Looking):
             self._common.add(token)
             if len(self._common) > self._room:
                 admission.end()
+                self._was_full = True
                 return self._full[rank]
         for begun in self._counted:
             begun.add(token)
@@ -130,13 +135,16 @@ class Shedder(Looking):
         return self._gauges.faults
 
     def _look(self, now: Micros) -> None:
-        reading = self._gauges.read()
+        # The reserve does not tell low from high: what it refuses is a reason to shed the lower classes.
+        reading = max(self._gauges.read(), Reading(float(self._was_full), "reserve"))
+        self._was_full = False
+        pressure = self._smoothed.take(reading.pressure, now)
         was = self._state.level
-        self._state = stepped(self._state, reading.pressure, now, self._pace)
+        self._state = stepped(self._state, pressure, now, self._pace)
         level = self._state.level
         if level != was:
             self._view = _view(level, self._pace.fall)
-            tell(self._hook, SheddingChanged(was, level, reading.pressure, reading.why))
+            tell(self._hook, SheddingChanged(was, level, pressure, reading.why))
 
     def _renew(self) -> None:
         super()._renew()
