@@ -35,13 +35,16 @@ class Looking(ABC):
     def _take_turn(self, now: Micros) -> None:
         """Look, unless somebody else does or just did."""
         turn = self._turn
-        try:  # an RLock knows its owner: an exception from outside (Ctrl-C) at any point leaves nothing locked
-            if turn.acquire(blocking=False) and not self._looked_at <= now < self._due:
-                self._looked_at, self._due = now, now + self._every
-                self._look(now)
-        finally:
+        try:  # an RLock knows its owner: an exception from outside (Ctrl-C) between any two steps leaves nothing locked
+            if turn.acquire(blocking=False):
+                if not self._looked_at <= now < self._due:
+                    self._looked_at, self._due = now, now + self._every
+                    self._look(now)
+                turn.release()
+        except BaseException:
             if turn._is_owned():  # type: ignore[attr-defined]
                 turn.release()
+            raise
 
     def _renew(self) -> None:
         self._turn = RLock()
