@@ -3,13 +3,14 @@
 import asyncio
 import copy
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from penstock.clock import ManualClock, SteadyClock
 from penstock.errors import InvalidOption
 from penstock.events import Shedding, SignalFailed
-from penstock.shedding import PRIORITIES, Admission, InFlight, Shedder, Utilisation
+from penstock.shedding import PRIORITIES, Admission, InFlight, LoopLag, Shedder, Utilisation, forks
 
 
 class Pressed:
@@ -404,3 +405,54 @@ def test_a_coroutine_is_no_signal() -> None:
 def test_admissions_read_as_they_are() -> None:
     assert Admission(True, "low")
     assert not Admission(False, "low", "shed", "reserve", 2.0)
+
+
+# ---------------------------------------------------------------- looking
+
+
+def test_who_comes_while_another_looks_goes_on_with_what_was_seen_last() -> None:
+    clock = ManualClock()
+    looks: list[Admission] = []
+
+    def signal() -> float:
+        with ThreadPoolExecutor(1) as pool:  # somebody else comes by, and must not wait for us
+            looks.append(pool.submit(shedder.admit, "low").result(timeout=30))
+        return 0.0
+
+    shedder = Shedder(signal, clock=clock)
+    assert shedder.admit("low")
+    assert len(looks) == 1
+    assert looks[0]
+
+
+def test_an_interrupted_look_leaves_the_next_one_free() -> None:
+    clock = ManualClock()
+    interrupts = [KeyboardInterrupt()]
+
+    def signal() -> float:
+        if interrupts:
+            raise interrupts.pop()
+        return 0.0
+
+    shedder = Shedder(signal, clock=clock)
+    with pytest.raises(KeyboardInterrupt):
+        shedder.admit()
+    clock.advance(1)
+    with ThreadPoolExecutor(1) as pool:  # another thread, or the lock would not matter
+        assert pool.submit(lambda: shedder.level).result(timeout=30) == 0
+    assert shedder._looked_at == clock.micros
+
+
+def test_what_a_child_begins_anew() -> None:
+    """As after a fork, without one: see tests/integration for the real thing."""
+    in_flight = InFlight(4)
+    shedder = Shedder([in_flight, LoopLag()], reserve=0.5)
+    running = shedder.admit("low")
+    assert running
+    shedder._turn.acquire()
+    forks._after_fork_in_child()
+    assert in_flight.now == len(shedder._common) == 0
+    with ThreadPoolExecutor(1) as pool:
+        shedder._due = 0
+        pool.submit(lambda: shedder.level).result(timeout=30)
+    assert shedder._due > 0
