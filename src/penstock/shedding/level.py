@@ -61,6 +61,4 @@ def shed_share(level: int, rank: int) -> float:
 
 def steps_into(level: int, rank: int) -> int:
     """How many steps a level lies above the last one that sheds nothing of a class."""
-    if rank == 0:
-        return 0
     return max(level - STEPS * (len(PRIORITIES) - 1 - rank), 0)

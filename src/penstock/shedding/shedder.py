@@ -29,17 +29,19 @@ from penstock.shedding.gauges import Gauges, Reading, Signal
 from penstock.shedding.in_flight import InFlight
 from penstock.shedding.level import Pace, State, shed_share, stepped, steps_into
 from penstock.shedding.looks import Looking
-from penstock.shedding.priorities import PRIORITIES, RANKS, unknown_priority
+from penstock.shedding.priorities import CRITICAL, PRIORITIES, RANKS, unknown_priority
 from penstock.shedding.smoothing import Smoothed
 
 LOOKS_PER_RISE = 5
 
 
-class _View(NamedTuple):
-    """What a level means for each rank: the share to refuse, and the refusal. Swapped whole."""
+class _Terms(NamedTuple):
+    """How a class is treated at a level: the share to refuse, and the answers to give."""
 
-    shares: tuple[float, ...]
-    refusals: tuple[Admission, ...]
+    share: float
+    refusal: Admission
+    yes: tuple[object, ...]  # the fields of an admission
+    full: Admission | None  # the refusal by the reserve, if that is for this class
 
 
 class Shedder(Looking):
@@ -78,41 +80,35 @@ class Shedder(Looking):
         self._hook = hook
         self._draw = draw
         counting = [signal for signal in self._gauges.signals if isinstance(signal, InFlight)]
-        self._common: set[int] = set()  # what is not critical
+        self._common: set[int] = set()  # what is not critical, if there is a reserve
         self._room = _room(reserve, [signal.capacity for signal in counting])
         self._was_full = False  # since the last look
         self._counted = tuple(signal.begun for signal in counting)
-        self._yes = [
-            (True, priority, "", "", 0.0, (self._common, *self._counted) if rank else self._counted)
-            for priority, rank in RANKS.items()
-        ]
-        self._full = [_refusal(priority, "reserve", self._pace.fall) for priority in PRIORITIES]
         self._state = State()
-        self._view = _view(0, self._pace.fall)
+        self._terms = self._terms_at(0)
         super().__init__(clock, max(self._pace.rise // LOOKS_PER_RISE, 1))
 
     def admit(self, priority: str = "normal") -> Admission:
         """Decide on a request that is about to begin. If the answer is yes, it is in flight until the answer ends."""
-        try:
-            rank = RANKS[priority]
-        except (KeyError, TypeError):
-            raise unknown_priority(priority) from None
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         now = time_ns() // 1_000
         if not self._looked_at <= now < self._due:
             self._take_turn(now)
-        view = self._view
-        share = view[0][rank]
+        try:
+            share, refusal, yes, full = self._terms[priority]
+        except (KeyError, TypeError):
+            raise unknown_priority(priority) from None
         if share and self._draw() < share:
-            return view[1][rank]
-        admission: Admission = new(Admission, self._yes[rank])
+            return refusal
+        admission: Admission = new(Admission, yes)
         token = id(admission)
-        if rank:  # count first, then look: of two who come at once both may be refused, but never one admitted too many
+        if full is not None:
+            # Count first, then compare: of two who come at once both may be refused, but never one too many admitted.
             self._common.add(token)
             if len(self._common) > self._room:
                 admission.end()
                 self._was_full = True
-                return self._full[rank]
+                return full
         for begun in self._counted:
             begun.add(token)
         return admission
@@ -127,7 +123,7 @@ class Shedder(Looking):
     def shares(self) -> dict[str, float]:
         """Which share of each class is refused by pressure."""
         self._look_if_due()
-        return dict(zip(PRIORITIES, self._view.shares, strict=True))
+        return {priority: terms.share for priority, terms in self._terms.items()}
 
     @property
     def faults(self) -> int:
@@ -139,12 +135,26 @@ class Shedder(Looking):
         reading = max(self._gauges.read(), Reading(float(self._was_full), "reserve"))
         self._was_full = False
         pressure = self._smoothed.take(reading.pressure, now)
-        was = self._state.level
-        self._state = stepped(self._state, pressure, now, self._pace)
-        level = self._state.level
-        if level != was:
-            self._view = _view(level, self._pace.fall)
-            tell(self._hook, SheddingChanged(was, level, pressure, reading.why))
+        was, state = self._state.level, stepped(self._state, pressure, now, self._pace)
+        if state.level != was:
+            self._terms = self._terms_at(state.level)
+        self._state = state  # after the terms: who is interrupted in between will take the same step again
+        if state.level != was:
+            tell(self._hook, SheddingChanged(was, state.level, pressure, reading.why))
+
+    def _terms_at(self, level: int) -> dict[str, _Terms]:
+        return {priority: self._terms_of(priority, level) for priority in PRIORITIES}
+
+    def _terms_of(self, priority: str, level: int) -> _Terms:
+        rank, fall = RANKS[priority], self._pace.fall
+        reserved = priority != CRITICAL and self._room < sys.maxsize
+        begun = (self._common, *self._counted) if reserved else self._counted
+        return _Terms(
+            shed_share(level, rank),
+            _refusal(priority, "pressure", fall * steps_into(level, rank)),
+            tuple(Admission(True, priority, begun=begun)),
+            _refusal(priority, "reserve", fall) if reserved else None,
+        )
 
     def _renew(self) -> None:
         super()._renew()
@@ -164,14 +174,6 @@ def _room(reserve: float, capacities: list[int]) -> int:
     if room < 1:
         raise InvalidOption(f"reserve {reserve}: leaves nothing of {capacity} for others (expected less)")
     return room
-
-
-def _view(level: int, fall: Micros) -> _View:
-    ranks = range(len(PRIORITIES))
-    return _View(
-        tuple([shed_share(level, rank) for rank in ranks]),
-        tuple([_refusal(PRIORITIES[rank], "pressure", fall * steps_into(level, rank)) for rank in ranks]),
-    )
 
 
 def _refusal(priority: str, by: str, retry_after: Micros) -> Admission:
