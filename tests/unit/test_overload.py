@@ -74,6 +74,15 @@ def test_everybody_is_served_again_once_the_load_is_gone(seed: int) -> None:
     assert server.levels[-1] == 0
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pressure_alone_comes_too_late_for_a_sudden_overload(seed: int) -> None:
+    """Why there is a reserve, which acts at once."""
+    server = shedding(seed, reserve=0)
+    server.run(10, CALM)
+    sudden, _ = offered(server, STORM, 40)
+    assert sudden["critical"] < 0.9
+
+
 def test_without_a_shedder_nobody_is_served_in_time() -> None:
     """The control: the overload is one."""
     server = Server(OpenDoor(), ManualClock(), lambda: 0)
