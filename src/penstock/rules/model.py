@@ -1,0 +1,284 @@
+"""What a file of rules says, checked: frozen records that the compiler can trust.
+
+    RuleFile
+    ├── rules       Rule: which requests, counted by which key, against which quotas
+    ├── overrides   Override: other quotas for one customer, until an instant
+    ├── entries     EntryOptions: how the texts of a descriptor entry are made equal
+    ├── directory   the file that says who owns an API key
+    └── empty       said when a file is meant to have no rules
+
+Fields are read strictly: nothing is guessed, unknown ones are errors, and so are fields that would have no effect. The
+short forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.reading`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, model_validator
+
+from penstock.clock import SECOND, Micros
+from penstock.quota import Quota
+from penstock.rules import reading
+from penstock.rules.conditions import Condition
+from penstock.rules.flaws import HIDDEN, Flaw, Flawed, flawed, unknown
+from penstock.rules.reading import KeyPart
+
+MAX_RULES = 20_000
+MAX_OVERRIDES = 20_000
+MAX_COST = 2**32
+MAX_TIERS = 64
+MAX_TAGS = 16
+IPV6_PREFIX = 64
+
+ADDRESS = "ip"
+"""The entry that is an address without being declared as one."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "priority", "stop", "shared")
+"""What has no meaning in a rule that asks no store."""
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise flawed(value, "a letter or digit, then at most 63 letters, digits, or any of _ . : -")
+    return value
+
+
+def _line(value: str) -> str:
+    if not value or _CONTROL.search(value):
+        raise flawed(value, "one line of text, not empty")
+    return value
+
+
+Name: TypeAlias = Annotated[str, PlainValidator(_name)]
+Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name)]
+Line: TypeAlias = Annotated[str, Field(max_length=500), AfterValidator(_line)]
+Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas)]
+Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COST)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class CostFrom(_Record):
+    """The cost is what a descriptor entry says, held between `least` and `most`.
+
+    An entry that is absent costs `default` (by default `least`); one that is not a whole number costs `most`.
+    """
+
+    entry: Entry
+    least: Cost = 1
+    most: Cost
+    default: Cost | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CostFrom:
+        if self.least > self.most:
+            raise Flawed(Flaw(("least",), self.least, "", f"at most {self.most}, which is the most"))
+        if self.default is not None and not self.least <= self.default <= self.most:
+            raise Flawed(Flaw(("default",), self.default, "", f"{self.least} to {self.most}"))
+        return self
+
+
+_WHOLE: TypeAdapter[int] = TypeAdapter(Cost, config=ConfigDict(strict=True))
+
+
+def _cost(value: object) -> int | CostFrom:
+    if isinstance(value, CostFrom):
+        return value
+    return CostFrom.model_validate(value) if isinstance(value, Mapping) else _WHOLE.validate_python(value)
+
+
+class Tiers(_Record):
+    """Quotas by the name in the entry `by`; who has another name, or none, gets the quotas of the rule itself."""
+
+    by: Entry = "tier"
+    quotas: Annotated[Mapping[Name, Quotas], Field(alias="quota", min_length=1, max_length=MAX_TIERS)]
+
+
+class Response(_Record):
+    """What a client is told of a rule."""
+
+    headers: Literal["shown", "hidden"] = "shown"
+    message: Line | None = None
+
+
+class EntryOptions(_Record):
+    """How the texts of one descriptor entry are made equal before they are matched or counted.
+
+    `fold_case`: case does not tell them apart. `nfc`: neither does how accents are composed. `ipv6_prefix`: the entry
+    is an address, and IPv6 addresses that share so many bits are one; IPv4 written as IPv6 is IPv4.
+    """
+
+    fold_case: bool = False
+    nfc: bool = False
+    ipv6_prefix: Annotated[int, Field(ge=1, le=128)] | None = None
+
+
+class Rule(_Record):
+    """One rule. Rules are considered in the order of `order`, then of the file.
+
+    All `limit` rules that match are asked together. A `deny` that matches refuses; an `allow` that matches, or a
+    `limit` with `stop`, keeps the rules behind it from being considered.
+    """
+
+    id: Name
+    description: Line | None = None
+    order: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    action: Literal["limit", "deny", "allow"] = "limit"
+    match: Annotated[Condition | None, PlainValidator(reading.condition)] = None
+    key: Annotated[tuple[KeyPart, ...], PlainValidator(reading.key_parts)] = ()
+    quotas: Annotated[Quotas, Field(alias="quota")] = ()
+    cost: Annotated[int | CostFrom, PlainValidator(_cost)] = 1
+    tiers: Tiers | None = None
+    mode: Literal["enforce", "shadow", "off"] = "enforce"
+    on_failure: Literal["local", "open", "closed"] | None = None
+    deadline: Annotated[float, PlainValidator(reading.seconds)] | None = None
+    priority: Literal["critical", "high", "normal", "low"] = "normal"
+    stop: bool = False
+    shared: Name | None = None
+    response: Response = Response()
+    tags: Annotated[tuple[Name, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Rule:
+        flaws = list(_missing(self) if self.action == "limit" else _meaningless(self))
+        if flaws:
+            raise Flawed(*flaws)
+        return self
+
+
+class Override(_Record):
+    """Other quotas of one rule for requests whose entries have one of the values in `for`, until an instant."""
+
+    rule: Name
+    who: Annotated[Mapping[Entry, tuple[str, ...]], PlainValidator(reading.who), Field(alias="for", repr=False)]
+    quotas: Annotated[Quotas, Field(alias="quota")]
+    until: Annotated[datetime, PlainValidator(reading.instant)]
+    description: Line | None = None
+
+    @property
+    def until_us(self) -> Micros:
+        """The first instant at which the override no longer holds."""
+        return round(self.until.timestamp() * SECOND)
+
+
+class RuleFile(_Record):
+    """All that one file says."""
+
+    rules: Annotated[tuple[Rule, ...], Field(strict=False, max_length=MAX_RULES)] = ()
+    overrides: Annotated[tuple[Override, ...], Field(strict=False, max_length=MAX_OVERRIDES)] = ()
+    entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
+    directory: Line | None = None
+    empty: bool = False
+
+    def options(self, entry: str) -> EntryOptions:
+        """How the texts of this entry are made equal."""
+        options = self.entries.get(entry, EntryOptions())
+        if entry == ADDRESS and options.ipv6_prefix is None:
+            return options.model_copy(update={"ipv6_prefix": IPV6_PREFIX})
+        return options
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RuleFile:
+        flaws = [
+            *emptiness(len(self.rules), self.empty),
+            *repeated_ids((at, rule.id) for at, rule in enumerate(self.rules)),
+            *lost_overrides(
+                ((at, one.rule) for at, one in enumerate(self.overrides)), {rule.id for rule in self.rules}
+            ),
+            *_overrides(self),
+            *_shared(self.rules),
+        ]
+        if flaws:
+            raise Flawed(*flaws)
+        return self
+
+
+# ---------------------------------------------------------------- what one field cannot know
+
+
+def _missing(rule: Rule) -> Iterable[Flaw]:
+    if "key" not in rule.model_fields_set:
+        yield Flaw(("key",), HIDDEN, "missing", "the entries to count by, such as api_key | ip, or [] for one counter")
+    if not rule.quotas:
+        yield Flaw(("quota",), HIDDEN, "missing", "a quota, such as 100/minute")
+    yield from _too_dear(rule.cost, rule.quotas, ())
+    for name, quotas in rule.tiers.quotas.items() if rule.tiers else ():
+        yield from _too_dear(rule.cost, quotas, (f"tiers.quota.{name}",))
+
+
+def _meaningless(rule: Rule) -> Iterable[Flaw]:
+    fields = type(rule).model_fields
+    for field in LIMIT_ONLY:
+        if field in rule.model_fields_set:
+            yield Flaw((fields[field].alias or field,), HIDDEN, f"no effect in a rule that says {rule.action}", "none")
+    if rule.action == "allow" and rule.mode == "shadow":
+        yield Flaw(("mode",), rule.mode, "no effect in a rule that says allow", "enforce or off")
+
+
+def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], where: tuple[str, ...]) -> Iterable[Flaw]:
+    """A cost that could never be admitted is a mistake, not a limit."""
+    most, path = (cost.most, ("cost", "most")) if isinstance(cost, CostFrom) else (cost, ("cost",))
+    for quota in quotas:
+        if not quota.flat and most > quota.capacity:
+            place = f" of {where[0]}" if where else ""
+            yield Flaw(path, most, f"never fits {str(quota)!r}{place}", f"at most {quota.capacity}")
+
+
+def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
+    """A file without rules must say that this is meant; one with rules must not."""
+    if not rules and not said:
+        yield Flaw(("rules",), HIDDEN, "no rules", "at least one rule, or empty: true if no limits at all are meant")
+    if rules and said:
+        yield Flaw(("empty",), True, f"{rules} rules", "no empty: true in a file with rules")
+
+
+def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
+    """A counter belongs to its rule's id, so no two rules have the same."""
+    first: dict[str, int] = {}
+    for at, name in ids:
+        if first.setdefault(name, at) != at:
+            yield Flaw(("rules", at, "id"), name, f"repeated: rules[{first[name]}] has it", "an id of its own")
+
+
+def lost_overrides(names: Iterable[tuple[int, str]], known: Collection[str]) -> Iterable[Flaw]:
+    """An override of a rule that does not exist would have no effect."""
+    for at, name in names:
+        if name not in known:
+            problem, expected = unknown("rule", name, tuple(known))
+            yield Flaw(("overrides", at, "rule"), name, problem, expected)
+
+
+def _overrides(file: RuleFile) -> Iterable[Flaw]:
+    rules = {rule.id: rule for rule in file.rules}
+    for at, override in enumerate(file.overrides):
+        rule = rules.get(override.rule)
+        if rule is None:
+            continue
+        if rule.action != "limit":
+            problem = f"{rule.id} says {rule.action}"
+            yield Flaw(("overrides", at, "rule"), override.rule, problem, "a rule that has a quota")
+        for flaw in _too_dear(rule.cost, override.quotas, ()):
+            problem = f"cost {flaw.value} of {rule.id} {flaw.problem}"
+            yield Flaw(("overrides", at, "quota"), HIDDEN, problem, f"room for {flaw.value}")
+
+
+def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
+    """Rules with one counter must make the same key, or they would not share anything."""
+    keys: dict[str, Rule] = {}
+    for at, rule in enumerate(rules):
+        if rule.shared is None:
+            continue
+        other = keys.setdefault(rule.shared, rule)
+        if other.key != rule.key:
+            problem = f"{other.id} shares {rule.shared} by another key"
+            expected = f"[{', '.join(' | '.join(part) for part in other.key)}]"
+            yield Flaw(("rules", at, "key"), HIDDEN, problem, expected)
