@@ -24,6 +24,7 @@ MAX_DEPTH = 24
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # some ten times faster, where it was compiled
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BLANK = ("", "~", "null", "Null", "NULL")
 
 
@@ -53,14 +54,19 @@ class Located(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What was read, as far as it could be, and what is wrong with the way it was written."""
+    """What was read, and what is wrong with the way it was written. Not `whole` where reading stopped too early."""
 
     data: object
     flaws: list[Located]
+    whole: bool
 
 
 class _Stop(Exception):
     """There is no sense in reading on."""
+
+    def __init__(self, line: int, path: Path, problem: str, expected: str) -> None:
+        super().__init__(problem)
+        self.located = _located(line, path, problem, expected)
 
 
 def read(content: bytes | str) -> Document:
@@ -68,14 +74,14 @@ def read(content: bytes | str) -> Document:
     reader = _Reader()
     try:
         reader.read(_checked(content))
+        return Document(reader.data, reader.flaws, whole=True)
     except _Stop as stop:
-        reader.flaws.append(stop.args[0])
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        reader.flaws.append(_located(line, (), f"not YAML: {error.problem}", "what YAML allows"))
-    except yaml.YAMLError:
-        reader.flaws.append(_located(0, (), "not YAML: a character that YAML does not allow", "printable text"))
-    return Document(reader.data, reader.flaws)
+        fatal = stop.located
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", "unreadable")
+        fatal = _located(mark.line + 1 if mark else 0, (), f"not YAML: {problem}", "well-formed YAML")
+    return Document(reader.data, [*reader.flaws, fatal], whole=False)
 
 
 def line_of(data: Any, path: Path) -> int:
@@ -92,15 +98,18 @@ def line_of(data: Any, path: Path) -> int:
 def _checked(content: bytes | str) -> str:
     """The text, if it is text at all and not too long."""
     if len(content) > MAX_BYTES:
-        raise _Stop(_located(0, (), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}"))
+        raise _Stop(0, (), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
         encoded = content.encode() if isinstance(content, str) else content
-        return encoded.decode("utf-8-sig")
-    except UnicodeEncodeError as error:
-        line = error.object.count("\n", 0, error.start) + 1
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-    raise _Stop(_located(line, (), "not UTF-8", "text in UTF-8")) from None
+        text = encoded.decode("utf-8-sig")
+    except UnicodeError as error:
+        before = error.object[: error.start]  # type: ignore[attr-defined]
+        newline = "\n" if isinstance(content, str) else b"\n"
+        raise _Stop(before.count(newline) + 1, (), "not UTF-8", "text in UTF-8") from None
+    if found := _UNPRINTABLE.search(text):
+        problem = f"a character that YAML does not allow, {found.group()!r}"
+        raise _Stop(text.count("\n", 0, found.start()) + 1, (), problem, "printable text")
+    return text
 
 
 def _located(line: int, path: Path, problem: str, expected: str) -> Located:
@@ -141,7 +150,7 @@ class _Reader:
     def _document(self, line: int) -> None:
         self.documents += 1
         if self.documents > 1:
-            raise _Stop(_located(line, (), "a second document", "one document in a file"))
+            raise _Stop(line, (), "a second document", "one document in a file")
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
         if self._wants_key():
@@ -154,9 +163,9 @@ class _Reader:
 
     def _start(self, container: Mapping | List, event: Any, line: int) -> None:
         if self._wants_key():
-            raise _Stop(_located(line, tuple(self.path), "a list or mapping in place of a name", "a name"))
+            raise _Stop(line, tuple(self.path), "a list or mapping in place of a name", "a name")
         if len(self.open) >= MAX_DEPTH:
-            raise _Stop(_located(line, (), f"more than {MAX_DEPTH} levels deep", f"at most {MAX_DEPTH} levels"))
+            raise _Stop(line, (), f"more than {MAX_DEPTH} levels deep", f"at most {MAX_DEPTH} levels")
         step = self._step()
         self._place(container, event, line)
         self.open.append(container)
@@ -170,7 +179,7 @@ class _Reader:
     def _alias(self, line: int) -> None:
         """What an alias stands for is not looked at, so there is nothing that could unfold."""
         if self._wants_key():
-            raise _Stop(_located(line, tuple(self.path), "an alias in place of a name", "a name"))
+            raise _Stop(line, tuple(self.path), "an alias in place of a name", "a name")
         self._fault(line, "an alias", "the value itself: aliases are not followed")
         self._place(None, None, line)
 
@@ -190,7 +199,7 @@ class _Reader:
         """Put a value where it belongs; the first of repeated keys stays."""
         self.values += 1
         if self.values > MAX_VALUES:
-            raise _Stop(_located(line, (), f"more than {MAX_VALUES} values", f"at most {MAX_VALUES}"))
+            raise _Stop(line, (), f"more than {MAX_VALUES} values", f"at most {MAX_VALUES}")
         if event is not None and event.tag:
             self._fault(line, f"a tag, {str(event.tag)[:64]!r}", "no tags")
         if not self.open:

@@ -69,15 +69,15 @@ _TYPES = {
 
 def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
     """What `content` says; `file` is what messages call it."""
-    data, located = document.read(content)
-    if isinstance(data, document.Mapping):
+    data, located, whole = document.read(content)
+    if whole and isinstance(data, document.Mapping):
         try:
             rules = RuleFile.model_validate(data)
             if not located:
                 return rules
         except ValidationError as error:
             seen = {each.flaw.path for each in located}  # of a blank or an alias, enough was said
-            flaws = islice(_flaws(error, data), MAX_FAULTS)
+            flaws = islice(_flaws(error, data), MAX_FAULTS + 1)
             located += [Located(document.line_of(data, flaw.path), flaw) for flaw in flaws if flaw.path not in seen]
     elif not located:
         problem = "nothing in it" if data is None else ""
@@ -121,6 +121,8 @@ def _flaws(error: ValidationError, data: dict[str, object]) -> Iterator[Flaw]:
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Flawed):
             crossed = crossed or not path
+            if path[-1:] == ("quotas",):  # of a default, pydantic knows only what the attribute is called
+                path = (*path[:-1], "quota")
             yield from (flaw.under(*path) for flaw in cause.flaws)
         else:
             yield _flaw(path, detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"])
@@ -176,7 +178,7 @@ def _faults(located: list[Located], file: str) -> Iterator[Fault]:
     for line, flaw in located[:MAX_FAULTS]:
         yield Fault(file, line, _path(flaw.path), _shown(flaw.value), flaw.problem, flaw.expected)
     if len(located) > MAX_FAULTS:
-        yield Fault(file, 0, "", "", f"{len(located) - MAX_FAULTS} or more other faults", "none")
+        yield Fault(file, 0, "", "", "more faults than are listed", "none")
 
 
 def _path(path: Path) -> str:
