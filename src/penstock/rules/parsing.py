@@ -85,19 +85,18 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
     raise InvalidRules(_faults(located, file))
 
 
-def read(path: FilePath) -> bytes:
-    """The bytes of a file, but never more than can be parsed."""
-    with path.open("rb") as file:
-        return file.read(document.MAX_BYTES + 1)
-
-
 def load(path: FilePath) -> RuleFile:
-    """The rules in a file. One that cannot be read at all is a fault like any other."""
+    """The rules in a file."""
+    return parse(content(path), path.name)
+
+
+def content(path: FilePath) -> bytes:
+    """The bytes of a file, but never more than can be parsed. One that cannot be read is a fault like any other."""
     try:
-        content = read(path)
+        with path.open("rb") as file:
+            return file.read(document.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InvalidRules([unreadable(path, error)]) from None
-    return parse(content, path.name)
 
 
 def unreadable(path: FilePath, error: Exception) -> Fault:
