@@ -47,7 +47,7 @@ IPV6_PREFIX = 64
 ADDRESS = "ip"
 """The entry that is an address without being declared as one."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "priority", "stop", "shared")
@@ -55,7 +55,7 @@ LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "prior
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not NAME.fullmatch(value):
         raise flawed(value, "a letter or digit, then at most 63 letters, digits, or any of _ . : -")
     return value
 

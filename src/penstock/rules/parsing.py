@@ -24,6 +24,7 @@ from penstock.rules import document
 from penstock.rules.document import Located
 from penstock.rules.flaws import HIDDEN, Flaw, Flawed, Path, unknown
 from penstock.rules.model import (
+    NAME,
     CostFrom,
     EntryOptions,
     Override,
@@ -167,7 +168,7 @@ def _crossed(data: dict[str, object]) -> Iterator[Flaw]:
 def _named(records: object, field: str) -> Iterator[tuple[int, str]]:
     for at, record in enumerate(records if isinstance(records, list) else ()):
         name = record.get(field) if isinstance(record, dict) else None
-        if isinstance(name, str):
+        if isinstance(name, str) and NAME.fullmatch(name):
             yield at, name
 
 

@@ -9,6 +9,7 @@ from penstock.rules.model import RuleFile
 from penstock.rules.shapes import DEFINITIONS, MATCH
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+NAMED = ("$defs", "patternProperties", "properties")
 
 
 def schema() -> dict[str, Any]:
@@ -30,13 +31,20 @@ def _plain(shape: Any) -> Any:
         return [_plain(each) for each in shape]
     if not isinstance(shape, dict):
         return shape
-    kept = {name: _plain(value) for name, value in shape.items() if not _noise(name, value)}
+    kept: dict[str, Any]
+    kept = {name: _named(value) if name in NAMED else _plain(value) for name, value in shape.items()}
+    kept = {name: value for name, value in kept.items() if not _noise(name, value)}
     alternatives = kept.get("anyOf", [])
     if {"type": "null"} in alternatives:
         rest = [each for each in alternatives if each != {"type": "null"}]
         del kept["anyOf"]
         kept |= rest[0] if len(rest) == 1 else {"anyOf": rest}
     return kept
+
+
+def _named(shapes: dict[str, Any]) -> dict[str, Any]:
+    """Shapes by names that are ours: a field may well be called `default`."""
+    return {name: _plain(shape) for name, shape in shapes.items()}
 
 
 def _noise(name: str, value: object) -> bool:
