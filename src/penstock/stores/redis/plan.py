@@ -52,7 +52,7 @@ MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
 _PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET = range(5)
-_VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4}
+_VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4, "report": 5}
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
 _STALE = 2
@@ -222,7 +222,7 @@ class _Batch:
         self.records: list[str] = []
 
     def acquire(self, op: Acquire) -> None:
-        asks, dry, request_id = op
+        asks, dry, request_id, _ = op
         if len(asks) == 1 and request_id is None and not dry:
             key, quota, cost, advisory = asks[0]
             number, prepared = self._numbered.get(quota) or self._number(quota)
@@ -300,7 +300,7 @@ def _read_alike(ops: Sequence[Acquire], reply: bytes) -> Reply:
     now, corrupt = _HEAD.unpack_from(reply)
     outcomes: list[Outcome] = [
         new(Verdict, (answer, now, key, quota, cost, ()))
-        for answer, (((key, quota, cost, _),), _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
+        for answer, (((key, quota, cost, _),), _, _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
     ]
     return new(Reply, (outcomes, [], now, corrupt))
 
