@@ -71,16 +71,18 @@ class _Stop(Exception):
 
 def read(content: bytes | str) -> Document:
     """The one document in `content`."""
-    reader = _Reader()
+    reader, text = _Reader(), ""
     try:
-        reader.read(_checked(content))
+        text = _decoded(content)
+        reader.read(text)
         return Document(reader.data, reader.flaws, whole=True)
     except _Stop as stop:
         fatal = stop.located
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", "unreadable")
-        fatal = _located(mark.line + 1 if mark else 0, (), f"not YAML: {problem}", "well-formed YAML")
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        fatal = _located(line, (), f"not YAML: {error.problem}", "well-formed YAML")
+    except yaml.YAMLError:
+        fatal = _unprintable(text)
     return Document(reader.data, [*reader.flaws, fatal], whole=False)
 
 
@@ -95,21 +97,25 @@ def line_of(data: Any, path: Path) -> int:
     return line
 
 
-def _checked(content: bytes | str) -> str:
+def _decoded(content: bytes | str) -> str:
     """The text, if it is text at all and not too long."""
     if len(content) > MAX_BYTES:
         raise _Stop(0, (), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
         encoded = content.encode() if isinstance(content, str) else content
-        text = encoded.decode("utf-8-sig")
+        return encoded.decode("utf-8-sig")
     except UnicodeError as error:
         before = error.object[: error.start]  # type: ignore[attr-defined]
         newline = "\n" if isinstance(content, str) else b"\n"
         raise _Stop(before.count(newline) + 1, (), "not UTF-8", "text in UTF-8") from None
-    if found := _UNPRINTABLE.search(text):
-        problem = f"a character that YAML does not allow, {found.group()!r}"
-        raise _Stop(text.count("\n", 0, found.start()) + 1, (), problem, "printable text")
-    return text
+
+
+def _unprintable(text: str) -> Located:
+    """Where the character is that the parser did not like."""
+    found = _UNPRINTABLE.search(text)
+    line = text.count("\n", 0, found.start()) + 1 if found else 0
+    what = f", {found.group()!r}" if found else ""
+    return _located(line, (), f"a character that YAML does not allow{what}", "printable text")
 
 
 def _located(line: int, path: Path, problem: str, expected: str) -> Located:
