@@ -325,6 +325,19 @@ class TestWhatTheStoreIsTold:
         assert fleet.used(quota=quota) == 9
         assert len(fleet.layers[0].unreported) == 0
 
+    def test_a_bucket_is_told_what_it_is_owed(self) -> None:
+        quota = Quota.parse("100/minute gcra")
+        fleet = Fleet()
+        fleet.settle_in()
+        fleet.store.up = False
+        for _ in range(50):
+            fleet.clock.advance(0.3)
+            assert fleet.ask(quota=quota)
+        fleet.store.up = True
+        fleet.clock.advance(1)
+        fleet.keep_house()
+        assert fleet.used(quota=quota) == pytest.approx(50 - 100 * 15.7 / 60, abs=1)
+
     def test_a_window_that_is_over_is_over(self) -> None:
         fleet = Fleet()
         fleet.settle_in()
