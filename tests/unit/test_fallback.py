@@ -36,8 +36,7 @@ class Fleet:
             Driver(self.store, [known, layer], self.clock, behaviour)
             for known, layer in zip(self.known, self.layers, strict=True)
         ]
-        for driver in self.drivers:
-            driver._chain.due_at = 2**63  # done by hand here, not in passing
+        self._not_in_passing()
 
     def settle_in(self) -> None:
         """Let every host announce itself, and count the others."""
@@ -48,6 +47,12 @@ class Fleet:
     def keep_house(self) -> None:
         for driver in self.drivers:
             driver.run_due()
+        self._not_in_passing()
+
+    def _not_in_passing(self) -> None:
+        """What is due is done by hand here."""
+        for driver in self.drivers:
+            driver._chain.due_at = 2**63
 
     def run(self, op: Op, host: int = 0) -> Outcome:
         (outcome,) = self.drivers[host].run([op])

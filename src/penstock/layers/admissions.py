@@ -90,9 +90,16 @@ class Admissions:
         return ops
 
     def put_back(self, op: Amend) -> None:
-        """What could not be told."""
+        """What could not be told; more may have come meanwhile."""
         for key, quota, units, at in op.receipt.charges:
-            self.add(key, quota, units, at)
+            times = self._counters.get((key, quota))
+            if times is None:
+                self.add(key, quota, units, at)
+            elif quota.algorithm in DRAINED:
+                times[0] = [min(times[0][0], at), times[0][1] + units]
+            else:
+                times.append([at, units])
+                times.sort()
 
     def drop(self, op: Amend) -> None:
         """What may have been told or not, and so must not be told again."""
