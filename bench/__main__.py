@@ -27,6 +27,7 @@ from bench import (
     redis_memory,
     redis_share,
     redis_topologies,
+    resilience,
     shedding,
     threads,
     waiting,
@@ -52,6 +53,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_share": redis_share.measure,
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
+    "resilience": resilience.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"
