@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROOF = ROOT / "docs" / "proof.md"
 COVERAGE_AT_LEAST = 95
 
-# Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines again
-# and again; what they run is covered by the unit tests.
+# Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines many
+# times over; what they run is covered by the unit tests.
 UNTRACED = ("conformance", "integration")
 
 TIERS = {
