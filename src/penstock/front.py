@@ -127,7 +127,7 @@ class Front:
         key = check_key(key)
         if cost == 1 and cost.__class__ is int and request_id is None:  # 1 always fits, wherever it goes
             asks = tuple([new(Ask, (key, part, 1, False)) for part in self._quotas(quota)])
-            return new(Acquire, (asks, dry, None))
+            return new(Acquire, (asks, dry, None, None))
         least = 0 if dry else 1
         flat = min(check_units("cost", cost, least=least), 1)
         asks = tuple(

@@ -33,6 +33,12 @@ NOT_CHARGED = -1
 """The mark of a decision that left no charge behind."""
 
 
+OnFailure: TypeAlias = Literal["local", "open", "closed", "raise"]
+"""What happens when the store cannot answer: this host decides, everybody passes, nobody passes, an error is raised."""
+
+Source: TypeAlias = Literal["store", "local", "open", "closed"]
+"""Whose answer it is: the store's, or one of those given instead."""
+
 new = tuple.__new__  # makes a record without NamedTuple's Python-level constructor, in half the time
 
 
@@ -161,8 +167,8 @@ class Verdict(Decision):
 
     It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
     smallest share left (a `min_interval` last). With a single ask there is nothing to choose, and the verdict is the
-    only object made. Its last item but one holds the decisions if there were several; the last, if the request had an
-    id, names its record.
+    only object made. Its sixth item holds the decisions if there were several; the seventh, if the request had an id,
+    names its record; the eighth, if the store could not answer, says who did.
     """
 
     __slots__ = ()
@@ -180,7 +186,17 @@ class Verdict(Decision):
             charges: tuple[Charge, ...] = (Charge(key, quota, cost, mark),) if mark != NOT_CHARGED else ()
         else:
             charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self[5] if d.mark != NOT_CHARGED)
-        return Receipt(charges, self[6] if len(self) > 6 else None) if charges else None
+        return Receipt(charges, self[6] if len(self) > 6 else None, self.source) if charges else None
+
+    @property
+    def source(self) -> Source:
+        """Who decided: "store", or what stood in for it: "local", "open", "closed"."""
+        return self[7] if len(self) > 7 else "store"
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the store could not answer, and another did in its place."""
+        return len(self) > 7
 
     @classmethod
     def of(cls, decisions: tuple[Decision, ...], record: str | None = None) -> Verdict:
@@ -220,10 +236,13 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Proof of what a request was charged; the only way to give it back. `record` is the store's name for its id."""
+    """Proof of what a request was charged; the only way to give it back. `record` is the store's name for its id, and
+    `source` says where it was charged.
+    """
 
     charges: tuple[Charge, ...]
     record: str | None = None
+    source: Source = "store"
 
     def __repr__(self) -> str:
         return f"<Receipt {', '.join(f'{charge.quota}: {charge.cost}' for charge in self.charges)}>"
@@ -250,12 +269,14 @@ class Acquire(NamedTuple):
     """Decide on all asks at one instant; charge all or none.
 
     `dry` decides and charges nothing. An admitted request with an `id` is remembered: asked again with the same id, it
-    is answered again and not charged again.
+    is answered again and not charged again. `on_failure` says what happens when the store cannot answer; None leaves it
+    to the limiter.
     """
 
     asks: tuple[Ask, ...]
     dry: bool = False
     id: bytes | None = None
+    on_failure: OnFailure | None = None
 
 
 class Amend(NamedTuple):

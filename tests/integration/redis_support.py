@@ -19,7 +19,10 @@ from penstock.stores.redis.settings import Node
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing.processes import DEADLINE
 
-PATIENT: dict[str, Any] = {"deadline": 30, "secret": "of these tests"}
+UNBROKEN: dict[str, Any] = {"breaker_failures": 1_000_000, "breaker_calls": 1_000_000}
+"""Where links are looked at, however often they fail: the breaker has tests of its own."""
+
+PATIENT: dict[str, Any] = {"deadline": 30, "secret": "of these tests"} | UNBROKEN
 """Where exactness is asserted: a machine may stand still for many seconds."""
 
 LONG = "365 days"

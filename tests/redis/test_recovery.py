@@ -149,7 +149,7 @@ async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
             assert decided(await one_async(store, acquire(QUOTA)))
             assert wire is not None
             assert the_link(store)._wire is wire
-            assert not wire._outstanding
+            assert not wire.outstanding
         assert our_tasks() == 0
 
 
@@ -168,7 +168,7 @@ async def test_an_answer_that_is_overdue_ends_the_connection_and_nothing_is_kept
         for (outcome,) in await asyncio.gather(*waiting):
             assert failed(outcome).error.transient
         await asyncio.wait_for(wire.gone, 60)
-        assert not wire._outstanding
+        assert not wire.outstanding
         assert not link._waiting
         (outcome,) = await store.run([acquire(QUOTA)], SHORT_US)
         assert failed(outcome).charged == "no", "the frozen server takes connections, and does not answer"

@@ -73,7 +73,7 @@ class Amends:
 
     def run(self, op: Amend, counters: Sequence[Counter], now: Micros) -> Amended:
         """Amend what `counters` were charged, one for each charge of the receipt."""
-        charges, name = op.receipt
+        charges, name, _ = op.receipt
         stripes = [counter.stripe for counter in counters]
         if name is None:
             portion = op.receipt.portion(op.units)

@@ -170,7 +170,7 @@ class MemoryStore:
         return self._reset(op)
 
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
-        asks, dry, request_id = op
+        asks, dry, request_id, _ = op
         posed = [(ask, self._counter(ask.key, ask.quota)) for ask in asks]
         if request_id is not None:
             return self._acquire_once(posed, request_id, now)

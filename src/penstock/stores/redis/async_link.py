@@ -19,8 +19,10 @@ from typing import Any
 
 import hiredis
 
+from penstock.clock import monotonic
 from penstock.model import Failed
 from penstock.stores.redis.dialing import dial_async, named, refusal
+from penstock.stores.redis.guard import Guard
 from penstock.stores.redis.link import FIRST_PAUSE, LONGEST_PAUSE, NoAnswer
 from penstock.stores.redis.replies import not_sent, unanswered
 from penstock.stores.redis.settings import Node, Settings
@@ -35,10 +37,12 @@ Heard = Callable[[Any], None]
 class Sent:
     """A question on its way: whom to tell its answer, until when, and the timer that tells otherwise."""
 
-    __slots__ = ("before", "due", "heard", "loads", "packed", "timer")
+    __slots__ = ("before", "began", "due", "heard", "loads", "packed", "timer")
 
-    def __init__(self, packed: bytes, heard: Heard | None, due: float = 0.0, before: bytes = b"") -> None:
-        self.packed, self.heard, self.due, self.before = packed, heard, due, before
+    def __init__(
+        self, packed: bytes, heard: Heard | None, due: float = 0.0, before: bytes = b"", began: float = 0.0
+    ) -> None:
+        self.packed, self.heard, self.due, self.before, self.began = packed, heard, due, before, began
         self.timer: asyncio.TimerHandle | None = None
         self.loads = 0  # how often the script was loaded for it
 
@@ -54,13 +58,13 @@ class Sent:
 class Wire(asyncio.Protocol):
     """One connection, pipelined."""
 
-    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, place: str, lost: Callable[[Wire], None]) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, guard: Guard, lost: Callable[[Wire], None]) -> None:
         self._writer, self._talk, self._lost = writer, talk, lost  # a writer that is forgotten closes its transport
-        self._place = place
+        self._guard = guard
         self._transport = writer.transport
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
-        self._outstanding: deque[Sent] = deque()
+        self.outstanding: deque[Sent] = deque()
         self._unsent: list[bytes] = []
         self._retired = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,7 +73,7 @@ class Wire(asyncio.Protocol):
         """With all others up to the next `flush`."""
         if sent.before:
             self.send(Sent(sent.before, None))
-        self._outstanding.append(sent)
+        self.outstanding.append(sent)
         self._unsent.append(sent.packed)
 
     def flush(self) -> None:
@@ -81,11 +85,11 @@ class Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                self._answered(self._outstanding.popleft(), reply)
+                self._answered(self.outstanding.popleft(), reply)
         except (hiredis.ProtocolError, IndexError):  # nonsense, or an answer that nobody asked for: whose are the rest?
             self.abort()
         self.flush()
-        if self._retired and not self._outstanding:
+        if self._retired and not self.outstanding:
             self._transport.close()
 
     def _answered(self, sent: Sent, reply: Any) -> None:
@@ -94,6 +98,8 @@ class Wire(asyncio.Protocol):
             self.send(Sent(self._talk.load, None))
             self.send(sent)
         else:
+            if sent.began:
+                self._guard.heard(sent.began, reply)
             sent.tell(reply)
             if is_stranded(reply):
                 self.retire()
@@ -103,7 +109,7 @@ class Wire(asyncio.Protocol):
         self._lost(self)
         self._retired = True
         self.flush()
-        if self._outstanding:
+        if self.outstanding:
             asyncio.get_running_loop().call_later(OVERDUE, self._transport.abort)
         else:
             self._transport.close()
@@ -113,9 +119,12 @@ class Wire(asyncio.Protocol):
         if not self.gone.done():
             self.gone.set_result(None)
         why = "closed by the server" if error is None else named(error)
-        outstanding, self._outstanding = self._outstanding, deque()
+        outstanding, self.outstanding = self.outstanding, deque()
+        failed = unanswered(f"the connection broke ({why})", self._guard.place)
         for sent in outstanding:
-            sent.tell(unanswered(f"the connection broke ({why})", self._place))
+            if sent.began:
+                self._guard.unanswered(sent.began, failed)
+            sent.tell(failed)
 
     def abort(self) -> None:
         """Give it up; what is asked from now on goes elsewhere."""
@@ -126,8 +135,9 @@ class Wire(asyncio.Protocol):
 class AsyncLink:
     """The way of one event loop to one server."""
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node) -> None:
+    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: Guard) -> None:
         self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+        self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._connector: asyncio.Task[None] | None = None
@@ -141,14 +151,23 @@ class AsyncLink:
         """Send a question, together with all others up to the next `flush`; `heard` is called with its answer: a reply,
         or `Failed`. What has to be said `before` is answered to nobody.
         """
-        sent = Sent(question, heard, due, before)
-        if self._wire is not None:
-            self._send(self._wire, sent)
+        guard, began = self._guard, monotonic()
+        wire = self._wire
+        if guard.shut and (why_not := guard.admit(began)) is not None:
+            heard(why_not)
+            return
+        due = min(due, self._loop.time() + guard.probing) if guard.shut else due
+        sent = Sent(question, heard, due, before, began)
+        if wire is not None and len(wire.outstanding) < guard.waiting:
+            self._send(wire, sent)
         elif self._closed is not None:
             sent.tell(self._closed)
+        elif wire is not None or len(self._waiting) >= guard.waiting:
+            sent.tell(guard.full())
         else:
             self._asked = True
             if self._unreachable is not None:
+                guard.unanswered(began, self._unreachable)
                 sent.tell(self._unreachable)
                 return
             self._waiting[sent] = None
@@ -196,13 +215,18 @@ class AsyncLink:
     def _overdue(self, wire: Wire, sent: Sent) -> None:
         """Tell the caller; the answer may still come, and is then dropped. If it does not, the connection is dead."""
         heard, sent.heard = sent.heard, None
+        began, sent.began = sent.began, 0.0  # the guard is told now, and not again
         sent.timer = self._loop.call_later(OVERDUE, wire.abort)
+        failed = unanswered("no answer within the deadline", self.place)
+        self._guard.unanswered(began, failed)
         if heard is not None:
-            heard(unanswered("no answer within the deadline", self.place))
+            heard(failed)
 
     def _not_ready(self, sent: Sent) -> None:
         del self._waiting[sent]
-        sent.tell(not_sent("no connection was ready in time", self.place))
+        failed = not_sent("no connection was ready in time", self.place)
+        self._guard.unanswered(sent.began, failed)
+        sent.tell(failed)
 
     def _tell_all(self, why: Failed) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -221,6 +245,8 @@ class AsyncLink:
                     await self._dial()
                 except Exception as error:  # a caller's own credential provider may raise anything
                     self._unreachable = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
+                    for sent in self._waiting:
+                        self._guard.unanswered(sent.began, self._unreachable)
                     self._tell_all(self._unreachable)
                     await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
                     pause = min(pause * 2, LONGEST_PAUSE)
@@ -229,7 +255,7 @@ class AsyncLink:
 
     async def _dial(self) -> None:
         writer = await dial_async(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
-        wire = Wire(writer, self._talk, self.place, self._lost)
+        wire = Wire(writer, self._talk, self._guard, self._lost)
         try:
             why = self._talk.welcomed(self._node, await self._ask_all(wire, self._talk.greetings(self._node)))
             if why is not None:

@@ -25,6 +25,7 @@ import hiredis
 from penstock.clock import monotonic
 from penstock.model import Failed
 from penstock.stores.redis.dialing import named, refusal
+from penstock.stores.redis.guard import Guard
 from penstock.stores.redis.replies import not_sent, unanswered
 from penstock.stores.redis.settings import Node, Settings
 from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
@@ -48,10 +49,10 @@ class NoAnswer(Exception):
 class Exchange:
     """Questions that have been sent over one connection."""
 
-    __slots__ = ("_link", "_questions", "_until", "_wire")
+    __slots__ = ("_began", "_link", "_questions", "_until", "_wire")
 
-    def __init__(self, link: Link, wire: Wire, questions: Sequence[bytes], until: float) -> None:
-        self._link, self._wire, self._questions, self._until = link, wire, questions, until
+    def __init__(self, link: Link, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> None:
+        self._link, self._wire, self._questions, self._began, self._until = link, wire, questions, began, until
 
     def finish(self) -> list[Any]:
         """The replies. Raises `NoAnswer`."""
@@ -62,11 +63,12 @@ class Exchange:
                 if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
                     replies[number] = link._load_and_ask(wire, self._questions[number], until)
         except BaseException as error:
-            raise link._broken(wire, error) from None
+            raise link._broken(wire, error, self._began) from None
         if any(map(is_stranded, replies)):
             link._drop(wire)
         else:
             link._give_back(wire)
+        link.guard.heard(self._began, replies[-1])
         return replies
 
 
@@ -77,8 +79,9 @@ class Link:
     references: a connection, a turn, the connector's token are gone with whoever held them.
     """
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node) -> None:
+    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: Guard) -> None:
         self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+        self.guard = guard
         self._closed: Failed | None = None  # why nobody is to be asked here any more
         self._begin()
         _alive.add(self)
@@ -96,55 +99,78 @@ class Link:
 
     def call(self, question: bytes, until: float) -> Any:
         """The reply to one question. Raises `NoAnswer`."""
-        if monotonic() >= until:
-            raise NoAnswer(not_sent("no time was left to ask", self.place))
-        wire = self._take(until)
+        guard, began = self.guard, monotonic()
+        if guard.shut or began >= until:
+            until = self._admitted(began, until)
+        wire = self._take(began, until)
         try:
             reply = wire.ask(question, until)
             if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
                 reply = self._load_and_ask(wire, question, until)
         except BaseException as error:
-            raise self._broken(wire, error) from None
+            raise self._broken(wire, error, began) from None
         if isinstance(reply, hiredis.ReplyError) and is_stranded(reply):
             self._drop(wire)
         else:
             self._give_back(wire)
+        guard.heard(began, reply)
         return reply
 
     def start(self, questions: Sequence[bytes], until: float) -> Exchange:
         """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
-        if monotonic() >= until:
-            raise NoAnswer(not_sent("no time was left to ask", self.place))
-        return self._send(self._take(until), questions, until)
+        began = monotonic()
+        until = self._admitted(began, until)
+        return self._send(self._take(began, until), questions, began, until)
 
     def start_at_once(self, questions: Sequence[bytes], until: float) -> Exchange | None:
         """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoAnswer`."""
+        began = monotonic()
         with self._lock:
             wire = self._take_ready()
         if wire is None:
             self._connect()
             return None
-        return self._send(wire, questions, until)
+        try:
+            until = self._admitted(began, until)
+        except NoAnswer:
+            self._give_back(wire)
+            raise
+        return self._send(wire, questions, began, until)
+
+    def _admitted(self, began: float, until: float) -> float:
+        """Until when an answer is waited for, if the server is to be asked. Raises `NoAnswer` otherwise."""
+        if began >= until:
+            raise NoAnswer(not_sent("no time was left to ask", self.place))
+        if not self.guard.shut:
+            return until
+        why_not = self.guard.admit(began)
+        if why_not is not None:
+            raise NoAnswer(why_not)
+        return min(until, began + self.guard.probing)
 
     def is_connected(self) -> bool:
         """Whether there are connections, be they in use."""
         return bool(self._wires)
 
-    def _send(self, wire: Wire, questions: Sequence[bytes], until: float) -> Exchange:
+    def _send(self, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> Exchange:
         try:
             wire.send(questions[0] if len(questions) == 1 else b"".join(questions), until)
         except BaseException as error:
-            raise self._broken(wire, error) from None
-        return Exchange(self, wire, questions, until)
+            raise self._broken(wire, error, began) from None
+        return Exchange(self, wire, questions, began, until)
 
-    def _broken(self, wire: Wire, error: BaseException) -> BaseException:
+    def _broken(self, wire: Wire, error: BaseException, began: float) -> BaseException:
         """What to raise after something happened to a connection: whatever that was, answers may be outstanding."""
         self._drop(wire)
         if isinstance(error, TimeoutError):
-            return NoAnswer(unanswered("no answer within the deadline", self.place))
+            return self._unanswered(began, unanswered("no answer within the deadline", self.place))
         if isinstance(error, OSError | hiredis.ProtocolError):
-            return NoAnswer(unanswered(f"the connection broke ({named(error)})", self.place))
+            return self._unanswered(began, unanswered(f"the connection broke ({named(error)})", self.place))
         return error
+
+    def _unanswered(self, began: float, failed: Failed) -> NoAnswer:
+        self.guard.unanswered(began, failed)
+        return NoAnswer(failed)
 
     def _load_and_ask(self, wire: Wire, question: bytes, until: float) -> Any:
         """The reply to a question after the script has been loaded; again, if it was forgotten in between."""
@@ -164,21 +190,29 @@ class Link:
         for wire in ready:
             wire.close()
 
-    def _take(self, until: float) -> Wire:
+    def _take(self, began: float, until: float) -> Wire:
         """A connection that is ready; the last one given back, so that surplus ones stay idle.
 
         Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
         the lock and having it again: then it would be released for somebody else.
         """
-        while True:
-            with self._lock:
-                wire = self._take_ready()
-                if wire is not None:
-                    return wire
-                turn = Lock()
-                turn.acquire()
-                self._turns.append(ref(turn))
-            self._await(turn, until)
+        try:
+            while True:
+                with self._lock:
+                    wire = self._take_ready()
+                    if wire is not None:
+                        return wire
+                    if len(self._turns) >= self.guard.waiting:
+                        break
+                    turn = Lock()
+                    turn.acquire()
+                    self._turns.append(ref(turn))
+                self._await(turn, until)
+        except NoAnswer as no_answer:
+            if no_answer.failed is not self._closed:
+                self.guard.unanswered(began, no_answer.failed)
+            raise
+        raise NoAnswer(self.guard.full())
 
     def _take_ready(self) -> Wire | None:
         """A connection if one is ready. Raises `NoAnswer` if none will be. The lock is held."""
@@ -315,6 +349,7 @@ def _after_fork_in_child() -> None:
     for link in list(_alive):
         for wire in list(link._wires):
             wire.close()
+        link.guard.breaker.unlock()
         link._begin()
 
 

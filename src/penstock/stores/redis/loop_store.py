@@ -12,6 +12,7 @@ from penstock.clock import Micros
 from penstock.model import Op, Outcome
 from penstock.stores.redis.async_link import AsyncLink, Heard
 from penstock.stores.redis.errand import ASKING, Errand
+from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.plan import Part
 from penstock.stores.redis.replies import not_sent
 from penstock.stores.redis.settings import Node, Settings
@@ -59,9 +60,9 @@ class Asked:
 class LoopStore:
     """What belongs to one event loop: its links, and what has been asked in this turn of the loop."""
 
-    def __init__(self, settings: Settings, talk: Talk, topology: Topology) -> None:
+    def __init__(self, settings: Settings, talk: Talk, topology: Topology, guards: Guards) -> None:
         self._loop = asyncio.get_running_loop()
-        self._settings, self._talk, self._topology = settings, talk, topology
+        self._settings, self._talk, self._topology, self._guards = settings, talk, topology, guards
         self._links: dict[Node, AsyncLink] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
         self._asked: dict[tuple[float, int], Asked] = {}  # by seconds of deadline, and partition
@@ -179,7 +180,7 @@ class LoopStore:
                 self._links.pop(gone).retire(REPLACED)
         link = self._links.get(node)
         if link is None:
-            link = self._links[node] = AsyncLink(self._settings, self._talk, node)
+            link = self._links[node] = AsyncLink(self._settings, self._talk, node, self._guards.of(node))
             if self._closed:
                 link.shut()
         return link

@@ -222,7 +222,7 @@ class _Batch:
         self.records: list[str] = []
 
     def acquire(self, op: Acquire) -> None:
-        asks, dry, request_id = op
+        asks, dry, request_id, _ = op
         if len(asks) == 1 and request_id is None and not dry:
             key, quota, cost, advisory = asks[0]
             number, prepared = self._numbered.get(quota) or self._number(quota)
@@ -300,7 +300,7 @@ def _read_alike(ops: Sequence[Acquire], reply: bytes) -> Reply:
     now, corrupt = _HEAD.unpack_from(reply)
     outcomes: list[Outcome] = [
         new(Verdict, (answer, now, key, quota, cost, ()))
-        for answer, (((key, quota, cost, _),), _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
+        for answer, (((key, quota, cost, _),), _, _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
     ]
     return new(Reply, (outcomes, [], now, corrupt))
 

@@ -6,9 +6,10 @@
     redis+cluster://h1:6379,h2:6379,h3:6379                all nodes of a cluster, found by any of these
                                                            rediss+sentinel:// and rediss+cluster:// with TLS
 
-The same with valkey in place of redis. Behind a "?" may stand `deadline` (seconds), `connections`, `prefix`,
-`namespace`, `secret`, `partitions`, `sentinel_username`, `sentinel_password`, and whatever redis-py understands of
-connections, such as `ssl_ca_certs`. Errors never quote a URL, because it may hold a password.
+The same with valkey in place of redis. Behind a "?" may stand `deadline` (seconds), `connections`, `waiting`,
+`breaker_...` (see `breaker.Limits`), `prefix`, `namespace`, `secret`, `partitions`, `sentinel_username`,
+`sentinel_password`, and whatever redis-py understands of connections, such as `ssl_ca_certs`. Errors never quote a
+URL, because it may hold a password.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidOption, shown
+from penstock.stores.redis.breaker import Limits, check_limits
 from penstock.stores.redis.keys import DEFAULT_PARTITIONS, DEFAULT_PREFIX, MAX_PARTITIONS, Keys
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ MAX_DEADLINE = 300.0
 CONNECTING_TIME = 2.0
 DEFAULT_CONNECTIONS = 32
 MAX_CONNECTIONS = 10_000
+DEFAULT_WAITING = 1_024
+MAX_WAITING = 1_000_000
+SLOW = 0.8
+WHOLE = ("failures", "calls", "probes", "passes")
 DEFAULT_SECRET = b"penstock"
 
 
@@ -74,6 +80,8 @@ class Settings(NamedTuple):
     - `sentinel`: what it needs in place of that to connect to a Sentinel.
     - `deadline_us`: how long a decision may take.
     - `connections`: how many connections blocking callers may have open at once.
+    - `waiting`: how many calls may wait for a server at once.
+    - `breaker`: what the breaker of a server puts up with.
     - `keys`: the names of counters.
     """
 
@@ -85,6 +93,8 @@ class Settings(NamedTuple):
     sentinel: Mapping[str, Any]
     deadline_us: Micros
     connections: int
+    waiting: int
+    breaker: Limits
     keys: Keys
 
     @property
@@ -102,7 +112,8 @@ class Settings(NamedTuple):
         return f"<Settings {self.topology} {self.kind} {self.place}>"
 
 
-OURS = ("deadline", "connections", "prefix", "namespace", "secret", "partitions")
+BREAKER = {f"breaker_{name}": name for name in Limits._fields}
+OURS = ("deadline", "connections", "waiting", *BREAKER, "prefix", "namespace", "secret", "partitions")
 OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 CONNECTING = ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
 
@@ -196,11 +207,13 @@ def _settings(
     sentinel = {name: value for name, value in connect.items() if name not in own} | to_sentinels
     deadline = _deadline(ours.get("deadline", DEFAULT_DEADLINE))
     connections = _connections(ours.get("connections", DEFAULT_CONNECTIONS))
+    waiting = _waiting(ours.get("waiting", DEFAULT_WAITING))
+    breaker = _breaker({BREAKER[name]: value for name, value in ours.items() if name in BREAKER}, deadline)
     prefix = _text("prefix", ours.get("prefix", DEFAULT_PREFIX))
     namespace = _text("namespace", ours.get("namespace", ""))
     partitions = _partitions(ours.get("partitions", DEFAULT_PARTITIONS))
     keys = Keys(_secret(ours.get("secret")), namespace=namespace, prefix=prefix, partitions=partitions)
-    return Settings(topology, nodes, service, kind, connect, sentinel, deadline, connections, keys)
+    return Settings(topology, nodes, service, kind, connect, sentinel, deadline, connections, waiting, breaker, keys)
 
 
 def _text(what: str, text: str) -> str:
@@ -224,6 +237,25 @@ def _connections(connections: int | str) -> int:
     if not 1 <= number <= MAX_CONNECTIONS:
         raise InvalidOption(f"connections {shown(connections)}: expected a whole number, 1 to {MAX_CONNECTIONS}")
     return number
+
+
+def _waiting(waiting: int | str) -> int:
+    number = _whole(waiting)
+    if not 1 <= number <= MAX_WAITING:
+        raise InvalidOption(f"waiting {shown(waiting)}: expected a whole number, 1 to {MAX_WAITING}")
+    return number
+
+
+def _breaker(said: dict[str, Any], deadline: Micros) -> Limits:
+    """What was said of the breaker, as text or number; an answer is slow when it has taken most of the deadline."""
+    limits: dict[str, Any] = {"slow": SLOW * deadline / SECOND}
+    for name, value in said.items():
+        kind = int if name in WHOLE else float
+        try:
+            limits[name] = kind(value) if isinstance(value, str) else value
+        except ValueError:
+            limits[name] = value
+    return check_limits(Limits(**limits))
 
 
 def _partitions(partitions: int | str) -> int:

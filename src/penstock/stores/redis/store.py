@@ -13,15 +13,18 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
+from penstock.events import Hook
+from penstock.events import nobody as nobody_told
 from penstock.model import Failed, Key, Op, Outcome, check_key
 from penstock.quota import Quota
 from penstock.stores.redis.cluster import OfCluster
 from penstock.stores.redis.dialing import check
 from penstock.stores.redis.errand import Errand
+from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.link import Exchange, Link, NoAnswer
 from penstock.stores.redis.loop_store import LoopStore
 from penstock.stores.redis.sentinels import OfSentinels
@@ -44,21 +47,27 @@ TOPOLOGIES: dict[str, Callable[[Settings], Topology]] = {
 class OnServer:
     """What both stores have: how to reach servers, how to talk to them, and the names of what is there."""
 
-    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
-        self._begin(read_url(url, **options), clock)
+    def __init__(self, url: str, *, clock: Clock | None = None, hook: Hook = nobody_told, **options: Any) -> None:
+        self._begin(read_url(url, **options), clock, hook)
 
     @classmethod
     def from_client(
-        cls, client: redis.Redis | redis.asyncio.Redis, *, clock: Clock | None = None, **options: Any
+        cls,
+        client: redis.Redis | redis.asyncio.Redis,
+        *,
+        clock: Clock | None = None,
+        hook: Hook = nobody_told,
+        **options: Any,
     ) -> Self:
         """A store on the server of an existing client, with its address, credentials and TLS."""
         store = cls.__new__(cls)
-        store._begin(read_client(client, **options), clock)
+        store._begin(read_client(client, **options), clock, hook)
         return store
 
-    def _begin(self, settings: Settings, clock: Clock | None) -> None:
+    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
         check(settings)
         self.settings = settings
+        self.guards = Guards(settings, hook)
         self._within = settings.deadline_us / SECOND
         self.talk = Talk(settings, clock)
         self.topology: Topology = TOPOLOGIES[settings.topology](settings)
@@ -68,6 +77,14 @@ class OnServer:
         keys, subject = self.settings.keys, self.settings.keys.subject(check_key(key))
         quotas = (quota,) if isinstance(quota, Quota) else Quota.parse_all(quota)
         return [keys.counter(subject, keys.family(part)).decode() for whole in quotas for part in whole.parts]
+
+    def breakers(self) -> dict[str, str]:
+        """The state of the breaker of each server that was asked: closed, open or half-open."""
+        return self.guards.states()
+
+    def force_breakers(self, state: Literal["open", "closed"] | None) -> None:
+        """Ask no server any more, or all of them whatever happens, until told otherwise (None)."""
+        self.guards.force(state)
 
 
 class RedisStore(OnServer):
@@ -82,8 +99,8 @@ class RedisStore(OnServer):
     - `clock`: for tests; the script goes by it instead of the server's time.
     """
 
-    def _begin(self, settings: Settings, clock: Clock | None) -> None:
-        super()._begin(settings, clock)
+    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
+        super()._begin(settings, clock, hook)
         self._lock = Lock()
         self._links: dict[Node, Link] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
@@ -216,7 +233,7 @@ class RedisStore(OnServer):
         with self._lock:
             link = self._links.get(node)
             if link is None:
-                link = self._links[node] = Link(self.settings, self.talk, node)
+                link = self._links[node] = Link(self.settings, self.talk, node, self.guards.of(node))
                 if self._closed:
                     link.close()
             return link
@@ -225,6 +242,7 @@ class RedisStore(OnServer):
         with self._lock:
             self._nodes = self.topology.nodes()
             gone = [self._links.pop(node) for node in set(self._links) - self._nodes]
+            self.guards.keep(self._nodes)
         for link in gone:
             link.close(REPLACED, transient=True)
 
@@ -276,8 +294,8 @@ class AsyncRedisStore(OnServer):
     each server.
     """
 
-    def _begin(self, settings: Settings, clock: Clock | None) -> None:
-        super()._begin(settings, clock)
+    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
+        super()._begin(settings, clock, hook)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
         self._closed = False
 
@@ -295,7 +313,7 @@ class AsyncRedisStore(OnServer):
         here = self._loops.get(loop)
         if here is None:
             self._forget_ended()
-            here = self._loops[loop] = LoopStore(self.settings, self.talk, self.topology)
+            here = self._loops[loop] = LoopStore(self.settings, self.talk, self.topology, self.guards)
             if self._closed:
                 here.shut()
         return here
