@@ -216,11 +216,11 @@ class Verdict(Decision):
                 share = 1.5 if quota.algorithm == MIN_INTERVAL else remaining / quota.capacity
                 if share < least:
                     tightest, least = decision, share
-        if refused:
-            return cls((*tightest[:5], several, *named))
-        _, remaining, _, reset_after, more_after, _, mark = tightest[0]
-        answer = True, remaining, 0, reset_after, more_after, delay, mark
-        return cls((answer, *tightest[1:5], several, *named))
+        answer, at, key, quota, cost, _ = tightest
+        if not refused and (delay != answer[5] or not answer[0]):
+            _, remaining, _, reset_after, more_after, _, mark = answer
+            answer = True, remaining, 0, reset_after, more_after, delay, mark
+        return cls((answer, at, key, quota, cost, several, *named))
 
 
 class Charge(NamedTuple):

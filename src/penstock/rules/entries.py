@@ -7,11 +7,11 @@
 | a whole number, True, False | its decimal digits, `true`, `false` |
 | not an address, where an address is expected | absent, so that invented ones cannot each open a counter |
 | text that UTF-8 cannot carry (lone surrogates) | itself, with those written as `\\udc80` |
-| longer than 256 characters | itself; in a key its digest stands for it |
+| longer than 190 characters, with its name | itself; in a key its digest stands for it |
 | anything else | an error of the caller: `InvalidRequest` |
 
 Only entries that some rule looks at are read, so what else a descriptor holds costs nothing. Accents are composed (NFC)
-within the first 256 characters alone, because composing takes time in the square of a hostile length.
+within the first 190 characters alone, because composing takes time in the square of a hostile length.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import TypeAlias
 from penstock.errors import InvalidRequest, shown
 from penstock.rules.networks import address_of, folded
 
-MAX_PART = 256
-"""Characters of a key part that stand for themselves: never more bytes than a key part may have."""
+MAX_PART = 190
+"""Characters of a key part that stand for themselves: with the id of a rule, never more bytes than a key may have."""
 
 _MOST_DIGITS = 10**30
 _DIGEST_BYTES = 16

@@ -11,7 +11,8 @@ matching rules are one request: all are charged or none. Nothing matching, nothi
 **Whose counter it is.** The key of a counter begins with the id of its rule, or with the name it is shared under, and
 goes on with one part per key part of the rule: the first of its entries that is present, marked with its name. If none
 is present the part is the names alone, so all who lack them share one counter and nobody escapes by leaving something
-out. What the rule matches, its tiers and amounts are not in it.
+out. What the rule matches, its tiers and amounts are not in it. (A single part is joined to the id by a space, which no
+id and no name has, because one text is hashed once where a tuple is hashed at every step.)
 """
 
 from __future__ import annotations
@@ -103,9 +104,10 @@ class CompiledRule:
 
     def key(self, values: Values) -> Key:
         """Whose counter it is."""
-        if not self._parts:
-            return self._scope
-        return (self._scope, *[_key_part(alternatives, values) for alternatives in self._parts])
+        parts = [_key_part(alternatives, values) for alternatives in self._parts]
+        if len(parts) > 1:
+            return (self._scope, *parts)
+        return f"{self._scope} {parts[0]}" if parts else self._scope
 
     def quotas(self, values: Values, now: Micros) -> tuple[Quota, ...]:
         """The counters that a request is charged to: those of an override, of its tier, or the rule's own."""
@@ -145,12 +147,12 @@ class CompiledRule:
         if len(self._parts) != 1 or self._varies():
             return []
         (slot, mark, ipv6_prefix), *_ = self._parts[0]
-        most, folds = MAX_PART - len(mark), ipv6_prefix is not None
-        return [(slot, most, folds, self._scope, mark, self, quota, self.advisory) for quota in self._quotas]
+        most, folds, begin = MAX_PART - len(mark), ipv6_prefix is not None, f"{self._scope} {mark}"
+        return [(slot, most, folds, begin, self, quota, self.advisory) for quota in self._quotas]
 
 
-_ShortWay: TypeAlias = tuple[int, int, bool, str, str, CompiledRule, Quota, bool]
-"""Of the first entry slot, longest text and whether it is folded; scope and mark; the rule; quota and advisory."""
+_ShortWay: TypeAlias = tuple[int, int, bool, str, CompiledRule, Quota, bool]
+"""Of the first entry slot, longest text and whether it is folded; how the key begins; rule, quota, advisory."""
 
 
 class _Short(NamedTuple):
@@ -262,12 +264,12 @@ class RuleSet:
         if cost == 1 and cost.__class__ is int and course.short is not None:
             fixed, ways, owners = course.short
             asks = [*fixed]
-            for slot, most, folds, scope, mark, rule, quota, advisory in ways:
+            for slot, most, folds, mark, rule, quota, advisory in ways:
                 text = values[slot]
                 if not text or len(text) > most or (folds and ":" in text):
                     key = rule.key(values)
                 else:
-                    key = scope, mark + text
+                    key = mark + text
                 asks.append(new(Ask, (key, quota, 1, advisory)))
             return new(Plan, (course, tuple(asks), owners))
         return self._plan(course, values, check_units("cost", cost, least=1), now)
@@ -323,7 +325,7 @@ def _course(matched: Sequence[CompiledRule]) -> Course:
 def _short(limits: Sequence[CompiledRule]) -> _Short | None:
     fixed = [(ask, rule) for rule in limits for ask in rule.fixed_asks()]
     ways = [way for rule in limits for way in rule.short_ways()]
-    owners = [rule for _, rule in fixed] + [way[5] for way in ways]
+    owners = [rule for _, rule in fixed] + [way[4] for way in ways]
     if len(set(owners)) < len(limits):
         return None
     return _Short(tuple(ask for ask, _ in fixed), tuple(ways), tuple(owners))

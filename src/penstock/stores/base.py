@@ -11,11 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Key, Op, Outcome, Verdict
+from penstock.model import Ask, Key, Op, Outcome, Verdict
 from penstock.quota import Quota
 
 DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
+
+
+AskAll: TypeAlias = Callable[[tuple[Ask, ...], Micros], Verdict]
+"""Decide on all asks of a request at an instant; charge all or none. Takes asks that have been checked."""
 
 
 class DirectAmends(NamedTuple):
@@ -55,6 +59,10 @@ class InProcess(Protocol):
     """A store that answers at once, without I/O, and so can spare a request the making of operations and batches."""
 
     clock: Clock
+
+    @property
+    def ask_all(self) -> AskAll:
+        """The function that answers requests of any keys, all or none."""
 
     def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
         """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""
