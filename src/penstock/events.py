@@ -49,6 +49,25 @@ class LayerFailed(NamedTuple):
     error: str
 
 
+class RulesLoaded(NamedTuple):
+    """The rules of a file are in force; `version` names its content."""
+
+    file: str
+    version: str
+
+
+class RulesRefused(NamedTuple):
+    """A file of rules cannot be used, and the rules before it stay in force.
+
+    `why` is the first of so many `faults`; `version` names the content, and is empty if it could not be read.
+    """
+
+    file: str
+    version: str
+    faults: int
+    why: str
+
+
 def nobody(event: Any) -> None:
     """The hook of those who do not want to know."""
 

@@ -18,7 +18,17 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
 
 from penstock.clock import SECOND, Micros
 from penstock.quota import Quota
@@ -28,7 +38,6 @@ from penstock.rules.flaws import HIDDEN, Flaw, Flawed, flawed, unknown
 from penstock.rules.reading import KeyPart
 
 MAX_RULES = 20_000
-MAX_OVERRIDES = 20_000
 MAX_COST = 2**32
 MAX_TIERS = 64
 MAX_TAGS = 16
@@ -122,6 +131,25 @@ class EntryOptions(_Record):
     ipv6_prefix: Annotated[int, Field(ge=1, le=128)] | None = None
 
 
+def _key(value: object, info: ValidationInfo) -> tuple[KeyPart, ...]:
+    if value is not None:
+        return reading.key_parts(value)
+    return _unless_limit(info, "the entries to count by, such as api_key | ip, or [] for one counter")
+
+
+def _quota(value: object, info: ValidationInfo) -> tuple[Quota, ...]:
+    if value is not None:
+        return reading.quotas(value)
+    return _unless_limit(info, "a quota, such as 100/minute")
+
+
+def _unless_limit(info: ValidationInfo, expected: str) -> tuple[()]:
+    """Nothing, in a rule that may leave this field out."""
+    if info.data.get("action") == "limit":
+        raise flawed(HIDDEN, expected, "missing")
+    return ()
+
+
 class Rule(_Record):
     """One rule. Rules are considered in the order of `order`, then of the file.
 
@@ -134,8 +162,10 @@ class Rule(_Record):
     order: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     action: Literal["limit", "deny", "allow"] = "limit"
     match: Annotated[Condition | None, PlainValidator(reading.condition)] = None
-    key: Annotated[tuple[KeyPart, ...], PlainValidator(reading.key_parts)] = ()
-    quotas: Annotated[Quotas, Field(alias="quota")] = ()
+    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key)] = Field(default=None, validate_default=True)
+    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota)] = Field(
+        default=None, validate_default=True, alias="quota"
+    )
     cost: Annotated[int | CostFrom, PlainValidator(_cost)] = 1
     tiers: Tiers | None = None
     mode: Literal["enforce", "shadow", "off"] = "enforce"
@@ -149,7 +179,7 @@ class Rule(_Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Rule:
-        flaws = list(_missing(self) if self.action == "limit" else _meaningless(self))
+        flaws = list(_unaffordable(self) if self.action == "limit" else _meaningless(self))
         if flaws:
             raise Flawed(*flaws)
         return self
@@ -170,11 +200,18 @@ class Override(_Record):
         return round(self.until.timestamp() * SECOND)
 
 
+def _at_most_rules(value: object) -> object:
+    """Counted before they are read, for reading is what too many of them would make dear."""
+    if isinstance(value, list | tuple) and len(value) > MAX_RULES:
+        raise flawed(HIDDEN, f"at most {MAX_RULES}", f"{len(value)} of them")
+    return value
+
+
 class RuleFile(_Record):
     """All that one file says."""
 
-    rules: Annotated[tuple[Rule, ...], Field(strict=False, max_length=MAX_RULES)] = ()
-    overrides: Annotated[tuple[Override, ...], Field(strict=False, max_length=MAX_OVERRIDES)] = ()
+    rules: Annotated[tuple[Rule, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
+    overrides: Annotated[tuple[Override, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
     directory: Line | None = None
     empty: bool = False
@@ -205,11 +242,7 @@ class RuleFile(_Record):
 # ---------------------------------------------------------------- what one field cannot know
 
 
-def _missing(rule: Rule) -> Iterable[Flaw]:
-    if "key" not in rule.model_fields_set:
-        yield Flaw(("key",), HIDDEN, "missing", "the entries to count by, such as api_key | ip, or [] for one counter")
-    if not rule.quotas:
-        yield Flaw(("quota",), HIDDEN, "missing", "a quota, such as 100/minute")
+def _unaffordable(rule: Rule) -> Iterable[Flaw]:
     yield from _too_dear(rule.cost, rule.quotas, ())
     for name, quotas in rule.tiers.quotas.items() if rule.tiers else ():
         yield from _too_dear(rule.cost, quotas, (f"tiers.quota.{name}",))
@@ -238,7 +271,7 @@ def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
     if not rules and not said:
         yield Flaw(("rules",), HIDDEN, "no rules", "at least one rule, or empty: true if no limits at all are meant")
     if rules and said:
-        yield Flaw(("empty",), True, f"{rules} rules", "no empty: true in a file with rules")
+        yield Flaw(("empty",), True, "there are rules", "no empty: true in a file with rules")
 
 
 def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:

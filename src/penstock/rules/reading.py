@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv6Network, ip_network
 from typing import TypeAlias, TypeVar, cast
 
@@ -153,11 +153,16 @@ def quotas(value: object) -> tuple[Quota, ...]:
     return found
 
 
+_parsed = lru_cache(maxsize=4_096)(Quota.parse_all)  # a file of many rules says few different things
+
+
 def _quotas(value: object) -> tuple[Quota, ...]:
     if isinstance(value, Quota):
         return (value,)
+    if not isinstance(value, str):
+        raise flawed(value, 'text such as "100/minute"')
     try:
-        return Quota.parse_all(cast("str", value))
+        return _parsed(value)
     except InvalidQuota as error:
         problem, expected = _quota_says(str(error))
         raise flawed(value, expected, problem) from None
