@@ -61,6 +61,7 @@ class Front:
             raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
         self._bind = None if in_process is None or layers else in_process.bind
         self._bind_amends = None if in_process is None or layers else in_process.bind_amends
+        self._ask_all = None if in_process is None or layers else in_process.ask_all
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
         self._direct: dict[object, DirectAsk | None] = {}  # what answers a quota as written; None: the driver does
@@ -71,6 +72,7 @@ class Front:
 
     def _shut(self) -> None:
         self._closed = True
+        self._ask_all = None
         self._direct.clear()
         self._parts.clear()
         self._amends.clear()
@@ -133,7 +135,7 @@ class Front:
         asks = tuple(
             Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in self._quotas(quota)
         )
-        return Acquire(asks, dry, None if request_id is None else _check_id(request_id))
+        return Acquire(asks, dry, None if request_id is None else check_id(request_id))
 
     def _acquire_all(self, requests: Sequence[Request]) -> list[Op]:
         for position, request in enumerate(requests):
@@ -341,7 +343,8 @@ def _parts(quota: QuotaLike) -> tuple[Quota, ...]:
     return check_quotas(tuple(part for whole in _read(quota) for part in whole.parts))
 
 
-def _check_id(request_id: Id) -> bytes:
+def check_id(request_id: Id) -> bytes:
+    """`request_id` as it is compared."""
     if not isinstance(request_id, str | bytes):
         raise InvalidRequest(f"id: expected text or bytes, not {type(request_id).__name__}")
     try:

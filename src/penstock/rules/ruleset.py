@@ -17,7 +17,7 @@ id and no name has, because one text is hashed once where a tuple is hashed at e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -109,6 +109,16 @@ class CompiledRule:
             return (self._scope, *parts)
         return f"{self._scope} {parts[0]}" if parts else self._scope
 
+    def key_in_words(self, values: Values, shape: Callable[[str], str]) -> str:
+        """Which entries make the key, and what `shape` says of their values."""
+        words = []
+        for part in self._parts:
+            found = [(mark, values[slot]) for slot, mark, _ in part if values[slot]]
+            names = " | ".join([mark[:-1] for _, mark, _ in part])
+            words.append(f"{found[0][0][:-1]} ({shape(found[0][1])})" if found else f"{names} (absent)")
+        shared = "" if self.rule.shared is None else f", shared as {self.rule.shared}"
+        return (", ".join(words) or "nothing: one counter for everybody") + shared
+
     def quotas(self, values: Values, now: Micros) -> tuple[Quota, ...]:
         """The counters that a request is charged to: those of an override, of its tier, or the rule's own."""
         for slot, by_value in self._overrides:
@@ -180,6 +190,7 @@ class Course(NamedTuple):
     priority: str = PRIORITIES[0]
     may_collide: bool = False  # two of the limits share a counter
     short: _Short | None = None  # how to ask all limits in a short way, if all have one
+    has_shadows: bool = False
 
 
 class Plan(NamedTuple):
@@ -305,7 +316,7 @@ def _course(matched: Sequence[CompiledRule]) -> Course:
     would_block = tuple(rule for rule in looked_at if rule.action == "deny" and rule.advisory)
     priority = max((rule.rule.priority for rule in limits), key=PRIORITIES.index, default="normal")
     if decisive:
-        return Course((), decisive[0], would_block, priority=priority)
+        return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block))
     enforced = [rule for rule in limits if not rule.advisory]
     modes = [rule.rule.on_failure for rule in enforced if rule.rule.on_failure is not None]
     scopes = [rule.rule.shared for rule in limits if rule.rule.shared is not None]
@@ -319,6 +330,7 @@ def _course(matched: Sequence[CompiledRule]) -> Course:
         priority,
         collide,
         None if collide else _short(limits),
+        bool(would_block) or len(enforced) < len(limits),
     )
 
 
