@@ -1,97 +1,239 @@
 """Drivers run operations through the layers and the store: one blocking, one for asyncio.
 
 Whatever the two share is a pure function here, so that neither repeats the other: a driver is three steps, and only the
-middle one waits.
+middle one waits. What the layers want done of their own accord is done beside the callers: whoever comes by when it is
+due starts it, and nobody waits for it.
+
+A fault in a layer or store answers like a store that cannot: nobody is refused, or everybody, as `on_failure` says
+(everybody passes where it says `local`: whoever would decide locally may be at fault). It is logged and told of, and
+never raised, unless `on_failure` is None.
 """
 
 from __future__ import annotations
 
+import _thread
+import asyncio
+import logging
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
-from penstock.clock import Clock, Micros
+from penstock.clock import SECOND, Clock, Micros
+from penstock.errors import InvalidInput, StoreError
+from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.layers.base import Due, Layer
-from penstock.model import Op, Outcome
+from penstock.layers.stand_ins import instead
+from penstock.model import Acquire, Failed, OnFailure, Op, Outcome
 from penstock.stores.base import AsyncStore, Store
+
+NEVER: Micros = 2**63
+BUSY: Micros = 10 * SECOND
+"""For how long due work that is under way keeps others from starting more: whoever does it may have been ended."""
+
+LOG_EVERY: Micros = 10 * SECOND
+
+Work: TypeAlias = list[tuple[int, Due]]
+"""What layers want done, with each layer's position."""
+
+log = logging.getLogger("penstock.drivers")
 
 
 class _Chain:
     """The layers of a driver, from the caller down to the store."""
 
-    def __init__(self, layers: Sequence[Layer], clock: Clock) -> None:
+    def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure | None, hook: Hook) -> None:
         self.layers = tuple(layers)
+        self._upwards = tuple(reversed(self.layers))
         self.clock = clock
+        self._time_ns = clock.time_ns
+        self._on_failure = None if on_failure == "raise" else on_failure
+        self._hook = hook
+        self.due_at: Micros = 0 if layers else NEVER
+        self._busy_until: Micros = 0
+        self.faults = 0
+        self._logged_at = -LOG_EVERY
 
     def now(self) -> Micros:
-        return self.clock.time_ns() // 1_000
+        return self._time_ns() // 1_000
 
-    def down(self, ops: Sequence[Op], *, below: int = 0) -> tuple[Sequence[Op], list[Any]]:
+    def down(self, ops: Sequence[Op], now: Micros, below: int = 0) -> tuple[Sequence[Op], list[Any]]:
         """What reaches the store of `ops` that enter at layer `below`, and the layers' tokens."""
-        now = self.now()
         tokens = []
-        for layer in self.layers[below:]:
+        for layer in self.layers[below:] if below else self.layers:
             ops, token = layer.enter(ops, now)
             tokens.append(token)
         return ops, tokens
 
-    def up(self, outcomes: list[Outcome], tokens: list[Any], *, below: int = 0) -> list[Outcome]:
-        """The outcomes as the caller sees them."""
-        now = self.now()
-        for layer, token in zip(reversed(self.layers[below:]), reversed(tokens), strict=True):
-            outcomes = layer.leave(token, outcomes, now)
+    def up(self, outcomes: list[Outcome], tokens: list[Any]) -> list[Outcome]:
+        """The outcomes as the caller sees them; there are tokens of all layers that were passed."""
+        now = self._time_ns() // 1_000
+        for layer in self._upwards:
+            if not tokens:
+                break
+            outcomes = layer.leave(tokens.pop(), outcomes, now)
         return outcomes
 
-    def due(self) -> tuple[list[tuple[int, Due]], Micros | None]:
-        """The layers' own work, with each layer's position, and the next instant at which there may be more."""
-        now = self.now()
+    def due(self, now: Micros) -> Work:
+        """The layers' own work. `due_at` is the next instant at which there may be more."""
         work = [(position, layer.due(now)) for position, layer in enumerate(self.layers)]
-        instants = [due.next_at for _, due in work if due.next_at is not None]
-        return [(position, due) for position, due in work if due.ops], min(instants, default=None)
+        self.due_at = min([due.next_at for _, due in work if due.next_at is not None], default=NEVER)
+        return [(position, due) for position, due in work if due.ops]
+
+    def begin_due(self, now: Micros) -> Work:
+        """The same for somebody who passes by, unless somebody is at it. `end_due` must follow."""
+        if 0 <= self._busy_until - now <= BUSY:
+            return []
+        try:
+            work = self.due(now)
+        except Exception as error:
+            self.due_at = now + SECOND
+            self._note(error, now)
+            return []
+        if work:
+            self._busy_until = now + BUSY
+        return work
+
+    def end_due(self, error: BaseException | None = None) -> None:
+        self._busy_until = 0
+        if error is not None:
+            self._note(error, self.now())
+
+    def stand_in(self, ops: Sequence[Op], error: Exception) -> list[Outcome]:
+        """What is answered after a fault of our own; that itself is raised if there is nobody to stand in."""
+        if self._on_failure is None:
+            raise error
+        now = self.now()
+        self._note(error, now)
+        failed = Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")
+        return [instead(op, now, closed=self._is_closed(op)) or failed for op in ops]
+
+    def _is_closed(self, op: Op) -> bool:
+        return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"
+
+    def _note(self, error: BaseException, now: Micros) -> None:
+        self.faults += 1
+        tell(self._hook, LayerFailed("driver", type(error).__name__))
+        if not 0 <= now - self._logged_at < LOG_EVERY:
+            self._logged_at = now
+            log.error("a fault of our own (%d so far)", self.faults, exc_info=error)
 
 
 class Driver:
     """Runs operations for blocking callers."""
 
-    def __init__(self, store: Store, layers: Sequence[Layer], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layers: Sequence[Layer],
+        clock: Clock,
+        on_failure: OnFailure | None = None,
+        hook: Hook = nobody,
+    ) -> None:
         self._store = store
-        self._chain = _Chain(layers, clock)
+        self._chain = _Chain(layers, clock, on_failure, hook)
 
-    def run(self, ops: Sequence[Op], *, below: int = 0) -> list[Outcome]:
-        if not self._chain.layers:
-            return self._store.run(ops)
-        ops, tokens = self._chain.down(ops, below=below)
-        outcomes = self._store.run(ops) if ops else []
-        return self._chain.up(outcomes, tokens, below=below)
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        """What the store says of `ops`, within `deadline` microseconds, through all layers."""
+        chain = self._chain
+        if not chain.layers:
+            return self._store.run(ops, deadline)
+        now = chain._time_ns() // 1_000
+        if now >= chain.due_at:
+            self._start_due(now)
+        try:
+            passed, tokens = chain.down(ops, now)
+            return chain.up(self._store.run(passed, deadline) if passed else [], tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in(ops, error)
 
     def run_due(self) -> Micros | None:
         """Do what the layers want done; the answer is when to come again."""
-        work, next_at = self._chain.due()
+        chain = self._chain
+        self._do(chain.due(chain.now()))
+        return None if chain.due_at == NEVER else chain.due_at
+
+    def _start_due(self, now: Micros) -> None:
+        work = self._chain.begin_due(now)
+        if work:
+            with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
+                _thread.start_new_thread(self._do_due, (work,))
+
+    def _do_due(self, work: Work) -> None:
+        error = None
+        try:
+            self._do(work)
+        except Exception as fault:
+            error = fault
+        self._chain.end_due(error)
+
+    def _do(self, work: Work) -> None:
+        chain = self._chain
         for position, due in work:
-            outcomes = self.run(due.ops, below=position + 1)
-            self._chain.layers[position].leave(due.token, outcomes, self._chain.now())
-        return next_at
+            passed, tokens = chain.down(due.ops, chain.now(), position + 1)
+            outcomes = chain.up(self._store.run(passed) if passed else [], tokens)
+            chain.layers[position].leave(due.token, outcomes, chain.now())
 
 
 class AsyncDriver:
     """Runs operations for asyncio."""
 
-    def __init__(self, store: AsyncStore, layers: Sequence[Layer], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        layers: Sequence[Layer],
+        clock: Clock,
+        on_failure: OnFailure | None = None,
+        hook: Hook = nobody,
+    ) -> None:
         self._store = store
-        self._chain = _Chain(layers, clock)
+        self._chain = _Chain(layers, clock, on_failure, hook)
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def run(self, ops: Sequence[Op], *, below: int = 0) -> Awaitable[list[Outcome]]:
-        """What the store says of `ops`, through all layers; without any it is the store's own coroutine, a hop less."""
-        return self._run(ops, below) if self._chain.layers else self._store.run(ops)
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
+        """What the store says of `ops`, within `deadline` microseconds, through all layers; without any it is the
+        store's own coroutine, a hop less.
+        """
+        return self._run(ops, deadline) if self._chain.layers else self._store.run(ops, deadline)
 
-    async def _run(self, ops: Sequence[Op], below: int) -> list[Outcome]:
-        ops, tokens = self._chain.down(ops, below=below)
-        outcomes = await self._store.run(ops) if ops else []
-        return self._chain.up(outcomes, tokens, below=below)
+    async def _run(self, ops: Sequence[Op], deadline: Micros | None) -> list[Outcome]:
+        chain = self._chain
+        now = chain._time_ns() // 1_000
+        if now >= chain.due_at:
+            self._start_due(now)
+        try:
+            passed, tokens = chain.down(ops, now)
+            return chain.up(await self._store.run(passed, deadline) if passed else [], tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in(ops, error)
 
     async def run_due(self) -> Micros | None:
         """Do what the layers want done; the answer is when to come again."""
-        work, next_at = self._chain.due()
+        chain = self._chain
+        await self._do(chain.due(chain.now()))
+        return None if chain.due_at == NEVER else chain.due_at
+
+    def _start_due(self, now: Micros) -> None:
+        work = self._chain.begin_due(now)
+        if work:
+            task = asyncio.get_running_loop().create_task(self._do_due(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _do_due(self, work: Work) -> None:
+        error = None
+        try:
+            await self._do(work)
+        except Exception as fault:
+            error = fault
+        self._chain.end_due(error)
+
+    async def _do(self, work: Work) -> None:
+        chain = self._chain
         for position, due in work:
-            outcomes = await self.run(due.ops, below=position + 1)
-            self._chain.layers[position].leave(due.token, outcomes, self._chain.now())
-        return next_at
+            passed, tokens = chain.down(due.ops, chain.now(), position + 1)
+            outcomes = chain.up(await self._store.run(passed) if passed else [], tokens)
+            chain.layers[position].leave(due.token, outcomes, chain.now())

@@ -15,17 +15,18 @@ Both classes have the same methods and differ in one word, `await`. What they sh
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
-from penstock.errors import InvalidOption, InvalidRequest, shown
+from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody, tell
 from penstock.front import Front, Id, check_id, verdict_of
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
-from penstock.inspection import inspections
+from penstock.inspection import Inspection, inspections
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.model import Acquire, Amended, Op, Outcome, Receipt, Verdict
+from penstock.model import Acquire, Amended, Outcome, Receipt, Verdict
+from penstock.quota import CONCURRENCY
 from penstock.rules.directory import AsyncKeyDirectory, KeyDirectory
 from penstock.rules.explaining import Explanation, explain
 from penstock.rules.ruleset import Descriptor, Plan, RuleSet
@@ -107,20 +108,294 @@ class _Bench:
             tell(self._hook, ruling.event())
         return ruling
 
-    def _at_once(self, plan: Plan, rules: RuleSet, cost: int, request_id: Id | None, now: Micros) -> Ruling | None:
-        """The ruling on a request that needs nobody to be waited for; None if the driver must be asked."""
-        verdict: Verdict | None
-        admission = None
-        if not plan[1] or self._shedder is not None or plan[0].decided_by is not None:
+    def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
+        self._front._check_open()
+        return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), plan.course.on_failure)
+
+    def _plans(self, rules: RuleSet, requests: Sequence[tuple[Descriptor, int]], now: Micros) -> list[_Planned]:
+        """What each request of a batch asks, or the verdict on it if it asks nobody."""
+        planned = []
+        for descriptor, cost in requests:
+            plan = rules.match(descriptor, now, cost)
+            planned.append(_Planned(plan, *self._unasked(plan, cost, now)))
+        return planned
+
+    def _rulings(self, rules: RuleSet, planned: Sequence[_Planned], outcomes: Iterable[Outcome]) -> list[Ruling]:
+        """The rulings on a batch, from the outcomes of those who had to be asked."""
+        answers = iter(outcomes)
+        verdicts = [verdict_of(next(answers)) if one.verdict is None else one.verdict for one in planned]
+        return [
+            self._ruled(verdict, one.plan, rules, one.admission)
+            for verdict, one in zip(verdicts, planned, strict=True)
+        ]
+
+    def _explanation(self, rules: RuleSet, descriptor: Descriptor, plan: Plan, peeked: Verdict | None) -> Explanation:
+        """What became of a request, in words; `peeked` is what its counters say, if there are any."""
+        now = self._now()
+        verdict = peeked if peeked is not None else self._unasked(plan, 1, now)[0]
+        ruling = ruled(cast("Verdict", verdict), plan, rules.version)
+        states: dict[str, list[Inspection]] = {}
+        if peeked is not None:
+            for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
+                states.setdefault(rule.id, []).append(inspection)
+        explained = tuple(
+            one._replace(counters=tuple(states.get(one.rule, ()))) for one in explain(rules, descriptor, now)
+        )
+        return Explanation(rules.version, _outcome(ruling), explained)
+
+
+class _Planned(NamedTuple):
+    """A request of a batch: what it asks; the verdict on it if it asks nobody; the shedder's admission."""
+
+    plan: Plan
+    verdict: Verdict | None
+    admission: Any
+
+
+class Enforcer(_Bench):
+    """Rules for blocking code.
+
+    - `rules`: a `RuleSet`, or a source of the one in force.
+    - `limiter`: whose store holds the counters.
+    - `directory`: who owns an API key; with one, `owner` and `tier` of a descriptor come from there alone.
+    - `shedder`: asked before any counter, with the highest priority among the matching rules. An `allow` rule exempts
+      from it too.
+    - `hook`: told of every decision; see `penstock.events.Decided`.
+
+    >>> if not enforcer.check({"path": "/login", "ip": ip}):
+    ...     ...  # refuse
+    """
+
+    def __init__(
+        self,
+        rules: RuleSet | Source,
+        limiter: Limiter,
+        *,
+        directory: KeyDirectory | None = None,
+        shedder: Shedder | None = None,
+        hook: Hook = nobody,
+    ) -> None:
+        super().__init__(rules, limiter, shedder, hook)
+        self._limiter = limiter
+        self._directory = directory
+
+    def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
+        """Decide on a request, and charge it to every rule that matches if it may pass.
+
+        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
+        is not charged again.
+        """
+        rules = self._source.current
+        now = self._time_ns() // 1_000
+        if self._directory is not None:
+            descriptor = self._directory.describe(descriptor, now)
+        plan = rules.match(descriptor, now, cost)
+        verdict, admission = None, None
+        if self._shedder is not None or not plan[1]:
             verdict, admission = self._unasked(plan, cost, now)
-            if verdict is not None:
-                return self._ruled(verdict, plan, rules, admission)
-        ask_all = self._front._ask_all
-        if ask_all is None or request_id is not None:
-            return None
-        return self._ruled(ask_all(plan[1], now), plan, rules, admission)
+        if verdict is None:
+            ask_all = self._front._ask_all
+            if ask_all is None or id is not None:
+                verdict = self._run(plan, id)
+            else:
+                verdict = ask_all(plan[1], now)
+        return self._ruled(verdict, plan, rules, admission)
+
+    def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
+        """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
+        rules, now = self._source.current, self._now()
+        planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in _parted(requests)], now)
+        ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
+        outcomes = self._limiter._driver.run(ops, _deadline(planned)) if ops else []
+        return self._rulings(rules, planned, outcomes)
+
+    def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
+        """Check a request that holds places of concurrency quotas, to be given back at the end of a `with` block.
+
+        Where no matching rule has places there is nothing to give back, and the block runs all the same. With `renew`
+        a background thread keeps the places beyond their ttl.
+        """
+        hold = Hold(cast("Limiter", self), self.check(descriptor, cost, id=id))
+        if renew and holds_place(hold.verdict):
+            hold._keep()
+        return hold
+
+    def reserve(self, descriptor: Descriptor, cost: int, *, id: Id | None = None) -> Reservation:
+        """Charge an estimated `cost` now, to be settled when the true cost is known."""
+        ruling = self.check(descriptor, cost, id=os.urandom(ID_BYTES) if id is None else id)
+        return Reservation(cast("Limiter", self), ruling)
+
+    def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
+        """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
+        return Amended() if _is_free(charged) else self._limiter.refund(charged, units)
+
+    def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
+        """Make the cost of a reservation `units` after all, on every counter it was charged to."""
+        return Amended() if _is_free(charged) else self._limiter.settle(charged, units)
+
+    def release(self, charged: Verdict | Receipt) -> Amended:
+        """Give back the places that a request holds, if it holds any."""
+        return self._limiter.release(charged) if _holds(charged) else Amended()
+
+    def renew(self, charged: Verdict | Receipt) -> bool:
+        """Hold on to places for another ttl. False if they are no longer held."""
+        return self._limiter.renew(charged) if _holds(charged) else True
+
+    def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
+        """What the rules make of a request and why, and how its counters stand. Charges nothing."""
+        rules, now = self._source.current, self._now()
+        descriptor = self._described(descriptor, now)
+        plan = rules.match(descriptor, now, cost)
+        peeked = self._run(plan, None, dry=True) if plan.asks else None
+        return self._explanation(rules, descriptor, plan, peeked)
+
+    def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
+        return descriptor if self._directory is None else self._directory.describe(descriptor, now)
+
+    def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
+        op = self._acquire(plan, request_id, dry=dry)
+        return verdict_of(self._limiter._driver.run([op], plan.course.deadline)[0])
+
+
+class AsyncEnforcer(_Bench):
+    """Rules for asyncio: the methods of `Enforcer`, awaited. Its directory may be an `AsyncKeyDirectory`.
+
+    >>> if not await enforcer.check({"path": "/login", "ip": ip}):
+    ...     ...  # refuse
+    """
+
+    def __init__(
+        self,
+        rules: RuleSet | Source,
+        limiter: AsyncLimiter,
+        *,
+        directory: KeyDirectory | AsyncKeyDirectory | None = None,
+        shedder: Shedder | None = None,
+        hook: Hook = nobody,
+    ) -> None:
+        super().__init__(rules, limiter, shedder, hook)
+        self._limiter = limiter
+        self._directory = directory
+
+    async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
+        """Decide on a request, and charge it to every rule that matches if it may pass.
+
+        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
+        is not charged again.
+        """
+        rules = self._source.current
+        now = self._time_ns() // 1_000
+        if self._directory is not None:
+            descriptor = await self._described(descriptor, now)
+        plan = rules.match(descriptor, now, cost)
+        verdict, admission = None, None
+        if self._shedder is not None or not plan[1]:
+            verdict, admission = self._unasked(plan, cost, now)
+        if verdict is None:
+            ask_all = self._front._ask_all
+            if ask_all is None or id is not None:
+                verdict = await self._run(plan, id)
+            else:
+                verdict = ask_all(plan[1], now)
+        return self._ruled(verdict, plan, rules, admission)
+
+    async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
+        """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
+        rules, now = self._source.current, self._now()
+        planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in _parted(requests)], now)
+        ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
+        outcomes = await self._limiter._driver.run(ops, _deadline(planned)) if ops else []
+        return self._rulings(rules, planned, outcomes)
+
+    def hold(
+        self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False
+    ) -> Opening[AsyncHold]:
+        """Check a request that holds places of concurrency quotas, to be given back at the end of an `async with`.
+
+        Where no matching rule has places there is nothing to give back, and the block runs all the same. With `renew`
+        a background task keeps the places beyond their ttl.
+        """
+
+        async def held() -> AsyncHold:
+            hold = AsyncHold(cast("AsyncLimiter", self), await self.check(descriptor, cost, id=id))
+            if renew and holds_place(hold.verdict):
+                hold._keep()
+            return hold
+
+        return Opening(held())
+
+    def reserve(self, descriptor: Descriptor, cost: int, *, id: Id | None = None) -> Opening[AsyncReservation]:
+        """Charge an estimated `cost` now, to be settled when the true cost is known."""
+
+        async def reserved() -> AsyncReservation:
+            ruling = await self.check(descriptor, cost, id=os.urandom(ID_BYTES) if id is None else id)
+            return AsyncReservation(cast("AsyncLimiter", self), ruling)
+
+        return Opening(reserved())
+
+    async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
+        """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
+        return Amended() if _is_free(charged) else await self._limiter.refund(charged, units)
+
+    async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
+        """Make the cost of a reservation `units` after all, on every counter it was charged to."""
+        return Amended() if _is_free(charged) else await self._limiter.settle(charged, units)
+
+    async def release(self, charged: Verdict | Receipt) -> Amended:
+        """Give back the places that a request holds, if it holds any."""
+        return await self._limiter.release(charged) if _holds(charged) else Amended()
+
+    async def renew(self, charged: Verdict | Receipt) -> bool:
+        """Hold on to places for another ttl. False if they are no longer held."""
+        return await self._limiter.renew(charged) if _holds(charged) else True
+
+    async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
+        """What the rules make of a request and why, and how its counters stand. Charges nothing."""
+        rules, now = self._source.current, self._now()
+        descriptor = await self._described(descriptor, now)
+        plan = rules.match(descriptor, now, cost)
+        peeked = await self._run(plan, None, dry=True) if plan.asks else None
+        return self._explanation(rules, descriptor, plan, peeked)
+
+    async def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
+        if self._directory is None:
+            return descriptor
+        described = self._directory.describe(descriptor, now)
+        return await described if isinstance(described, Awaitable) else described
+
+    async def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
+        op = self._acquire(plan, request_id, dry=dry)
+        return verdict_of((await self._limiter._driver.run([op], plan.course.deadline))[0])
 
 
 def _parted(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
     """Descriptors and costs."""
     return [request if isinstance(request, tuple) else (request, 1) for request in requests]
+
+
+def _deadline(planned: Iterable[_Planned]) -> Micros | None:
+    """The shortest of a batch."""
+    deadlines = [one.plan.course.deadline for one in planned if one.verdict is None]
+    return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+
+def _is_free(charged: Verdict | Receipt) -> bool:
+    """Whether it was a request that passed without being charged, so that there is nothing to change."""
+    return isinstance(charged, Ruling) and charged.allowed and charged.receipt is None
+
+
+def _holds(charged: Verdict | Receipt) -> bool:
+    """Whether a place came with it. What is neither verdict nor receipt is left to the limiter to complain about."""
+    if isinstance(charged, Ruling):
+        receipt = charged.receipt
+        return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
+    return True
+
+
+def _outcome(ruling: Ruling) -> str:
+    """What would become of the request."""
+    if ruling:
+        by = f" by {ruling.rule}" if ruling.rule and not ruling.decisions else ""
+        return f"it may pass{by}" if ruling.rule else "no rule applies: it may pass"
+    wait = f", and may pass in {ruling.retry_after:.6g} s" if ruling.reason != "blocked" else ""
+    return f"it is refused by {ruling.rule} ({ruling.reason}){wait}"

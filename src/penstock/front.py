@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError, shown
-from penstock.layers.base import Layer
+from penstock.events import Hook
+from penstock.layers import DenyCache, Fallback, Layer
+from penstock.layers.fallback import check_behaviour
 from penstock.model import (
     MAX_COST,
     MAX_KEY_PART,
@@ -20,6 +22,7 @@ from penstock.model import (
     Ask,
     Failed,
     Key,
+    OnFailure,
     Op,
     Outcome,
     Receipt,
@@ -64,7 +67,8 @@ class Front:
         self._ask_all = None if in_process is None or layers else in_process.ask_all
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
-        self._direct: dict[object, DirectAsk | None] = {}  # what answers a quota as written; None: the driver does
+        self._repeats = next((layer for layer in layers if isinstance(layer, DenyCache)), None)
+        self._direct: dict[object, Any] = {}  # what answers a quota as written; None: the driver does
         self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
         self._amends: dict[Quota, DirectAmends] = {}
         self._lines = Lines()
@@ -96,10 +100,13 @@ class Front:
         parts = self._parts[name] = _parts(quota)
         return parts
 
-    def _direct_ask(self, quota: QuotaLike) -> DirectAsk | None:
+    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Any:
+        """What answers requests for `parts` that need not be asked, if there is such; each limiter in its own way."""
+
+    def _direct_ask(self, quota: QuotaLike) -> Any:
         """The store's own function for `quota`, if it has such."""
         parts = self._quotas(quota)
-        ask = None if self._bind is None else self._bind(parts)
+        ask = self._bind_repeats(parts) if self._bind is None else self._bind(parts)
         if isinstance(quota, str | Quota | tuple):
             if len(self._direct) >= MAX_REMEMBERED:
                 self._direct.clear()
@@ -121,7 +128,7 @@ class Front:
         sizes = list(map(len, keys))
         if not text.isascii() or min(sizes) < 1 or max(sizes) > MAX_KEY_PART:
             return None
-        return zip(asks, keys, strict=True)  # type: ignore[arg-type]
+        return zip(asks, keys, strict=True)
 
     def _acquire(
         self, key: Key, quota: QuotaLike, cost: int, *, dry: bool = False, request_id: Id | None = None
@@ -292,6 +299,29 @@ class Call:
     def cost(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         cost = self.how.cost
         return cost(*args, **kwargs) if callable(cost) else cost
+
+
+def layers_over(
+    store: object, layers: Sequence[Layer] | None, on_failure: OnFailure | None, hook: Hook
+) -> tuple[Sequence[Layer], OnFailure | None]:
+    """The layers over a store, and what a fault of our own leads to.
+
+    By default a shared store has a deny cache and a fallback; a store in this process, which does not fail, has none.
+    """
+    if on_failure is not None:
+        check_behaviour(on_failure)
+    if layers is not None:
+        if on_failure is not None and any(isinstance(layer, Fallback) for layer in layers):
+            raise InvalidOption("on_failure: one of the layers decides that (expected it there, or no layers)")
+        fallback = next((layer.behaviour for layer in layers if isinstance(layer, Fallback)), None)
+        return layers, on_failure or fallback
+    if isinstance(store, InProcess):
+        return (), None
+    known = DenyCache()
+    behaviour = on_failure or "local"
+    if behaviour == "raise":
+        return (known,), None
+    return (known, Fallback(behaviour, known=known, hook=hook)), behaviour
 
 
 def checked_store(store: S) -> S:

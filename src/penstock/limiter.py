@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from penstock.clock import Clock
+from penstock.clock import Clock, Micros
 from penstock.drivers import AsyncDriver, Driver
 from penstock.errors import InvalidOption, RateLimited
+from penstock.events import Hook, nobody
 from penstock.front import (
     Call,
     Front,
@@ -27,15 +28,16 @@ from penstock.front import (
     amended_by,
     checked_store,
     is_coroutine_function,
+    layers_over,
     line_of,
     verdict_of,
 )
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.inspection import Inspection, inspections
 from penstock.layers.base import Layer
-from penstock.model import Acquire, Amended, Key, Receipt, Verdict
+from penstock.model import Acquire, Amended, Key, OnFailure, Receipt, Verdict
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, Store, open_async_store, open_store
+from penstock.stores import AsyncStore, DirectAsk, Store, open_async_store, open_store
 from penstock.waiting import turned_away
 
 P = ParamSpec("P")
@@ -57,13 +59,31 @@ class Limiter(Front):
     """
 
     def __init__(
-        self, store: str | Store = "memory://", *, clock: Clock | None = None, layers: Sequence[Layer] = ()
+        self,
+        store: str | Store = "memory://",
+        *,
+        on_failure: OnFailure | None = None,
+        hook: Hook = nobody,
+        clock: Clock | None = None,
+        layers: Sequence[Layer] | None = None,
     ) -> None:
-        opened = open_store(store, clock) if isinstance(store, str) else checked_store(store)
+        opened = open_store(store, clock, hook) if isinstance(store, str) else checked_store(store)
+        layers, on_failure = layers_over(opened, layers, on_failure, hook)
         super().__init__(opened, clock, layers)
-        self._store = opened
+        self.store = opened
         self._owns_store = opened is not store
-        self._driver = Driver(opened, layers, self._clock)
+        self._driver = Driver(opened, layers, self._clock, on_failure, hook)
+
+    def _bind_repeats(self, parts: tuple[Quota, ...]) -> DirectAsk | None:
+        repeated = self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
+        if repeated is None:
+            return None
+
+        def ask(key: Key, cost: int, now: Micros) -> Verdict:
+            verdict = repeated(key, cost, now)
+            return self._run(self._acquire(key, parts[0], cost)) if verdict is None else verdict
+
+        return ask
 
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
@@ -78,7 +98,7 @@ class Limiter(Front):
         if ask is None or id is not None:
             return self._run(self._acquire(key, quota, cost, request_id=id))
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-        return ask(key, cost, time_ns() // 1_000)
+        return ask(key, cost, time_ns() // 1_000)  # type: ignore[no-any-return]
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -268,7 +288,7 @@ class Limiter(Front):
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
         self._shut()
         if self._owns_store:
-            self._store.close()
+            self.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -289,13 +309,23 @@ class AsyncLimiter(Front):
     """
 
     def __init__(
-        self, store: str | AsyncStore = "memory://", *, clock: Clock | None = None, layers: Sequence[Layer] = ()
+        self,
+        store: str | AsyncStore = "memory://",
+        *,
+        on_failure: OnFailure | None = None,
+        hook: Hook = nobody,
+        clock: Clock | None = None,
+        layers: Sequence[Layer] | None = None,
     ) -> None:
-        opened = open_async_store(store, clock) if isinstance(store, str) else checked_store(store)
+        opened = open_async_store(store, clock, hook) if isinstance(store, str) else checked_store(store)
+        layers, on_failure = layers_over(opened, layers, on_failure, hook)
         super().__init__(opened, clock, layers)
-        self._store = opened
+        self.store = opened
         self._owns_store = opened is not store
-        self._driver = AsyncDriver(opened, layers, self._clock)
+        self._driver = AsyncDriver(opened, layers, self._clock, on_failure, hook)
+
+    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Callable[[Key, int, Micros], Verdict | None] | None:
+        return self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
 
     async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
@@ -307,10 +337,12 @@ class AsyncLimiter(Front):
             ask = self._direct[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._direct_ask(quota)
-        if ask is None or id is not None:
-            return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
-        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-        return ask(key, cost, time_ns() // 1_000)
+        if ask is not None and id is None:
+            time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+            verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
+            if verdict is not None:
+                return verdict
+        return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -504,7 +536,7 @@ class AsyncLimiter(Front):
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
         self._shut()
         if self._owns_store:
-            await self._store.close()
+            await self.store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -262,7 +262,7 @@ class Receipt(NamedTuple):
         return tuple(c._replace(cost=int(bool(last)) if c.quota.flat else min(c.cost, units)) for c in self.charges)
 
 
-AmendVerb: TypeAlias = Literal["refund", "settle", "release", "renew"]
+AmendVerb: TypeAlias = Literal["refund", "settle", "release", "renew", "report"]
 
 
 class Acquire(NamedTuple):

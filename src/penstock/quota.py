@@ -11,6 +11,7 @@ does at least once to find what was prepared for its quota.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import Lock
 from typing import NoReturn, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -269,6 +270,25 @@ class Quota:
             with _making:
                 quota = _all_quotas.setdefault(values, quota)
         return quota  # type: ignore[return-value]
+
+    def resized(self, amount: Callable[[int], int]) -> Quota:
+        """The same quota with other amounts: `amount(units)` in place of limit, burst and queue.
+
+        Amounts are not in a counter's identity, so both count together.
+        """
+        if self.algorithm == MIN_INTERVAL:  # which is of one
+            return self
+        return Quota._of(
+            amount(self.limit),
+            self.calendar or self.period_us,
+            self.algorithm,
+            burst=None if self.burst is None else amount(self.burst),
+            queue=None if self.queue is None else amount(self.queue + 1) - 1,
+            min_interval_us=self.min_interval_us,
+            penalty_us=self.penalty_us,
+            count_denied=self.count_denied,
+            name=self.name,
+        )
 
     def _split(self) -> tuple[Quota, ...]:
         if self.min_interval_us is None:

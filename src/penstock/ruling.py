@@ -85,7 +85,8 @@ class Ruling(Verdict):
     def would_refuse(self) -> tuple[str, ...]:
         """The ids of rules in shadow mode that would have refused, each once."""
         blocking = [rule.id for rule in self.plan.course.would_block]
-        asked = zip(self.decisions, self.plan.owners, strict=False)
+        # Where the store could not answer and nobody passes, nobody knows what a counter would have said.
+        asked = () if self.source == "closed" else zip(self.decisions, self.plan.owners, strict=False)
         return tuple(dict.fromkeys([*blocking, *(rule.id for d, rule in asked if d.advisory and not d.allowed)]))
 
     def shown(self) -> Verdict:

@@ -122,7 +122,7 @@ class SmallStore:
     # Amend
 
     def amend(self, op: Amend, now: Micros) -> list[int]:
-        charges, number = op.receipt
+        charges, number, _ = op.receipt
         record = Record(None, op.receipt.cost, now + 1) if number is None else self.records.get(number)
         if record is None or record.until <= now:
             return [0] * len(charges)

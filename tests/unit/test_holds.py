@@ -500,7 +500,7 @@ def test_a_penalty_shuts_out_whoever_found_no_place(limiter: Limiter, clock: Man
 def test_both_counters_survive_when_the_store_makes_room_between_them(clock: ManualClock) -> None:
     """A newcomer among the counters of a request must not bring back an older state of another one."""
     store = MemoryStore(clock=clock)
-    limiter = Limiter(store)
+    limiter = Limiter(store, layers=())
     places, rate = Quota.parse("9 concurrent ttl 1h"), Quota.parse("9/hour")
     limiter.acquire("warm", [rate, places])
 
@@ -721,7 +721,7 @@ SHORT = "1 concurrent ttl 15ms"
 
 def test_a_background_thread_renews_and_ends_with_the_hold(clock: ManualClock) -> None:
     store = WatchedStore(clock)
-    limiter = Limiter(store, clock=clock)
+    limiter = Limiter(store, clock=clock, layers=())
     with limiter.hold("alice", SHORT, renew=True):
         (keeper,) = keepers()
         assert keeper.daemon
@@ -758,7 +758,7 @@ def test_a_refused_hold_is_not_renewed(clock: ManualClock) -> None:
 
 def test_the_keeper_gives_up_once_the_place_is_lost(clock: ManualClock) -> None:
     store = WatchedStore(clock)
-    limiter = Limiter(store, clock=clock)
+    limiter = Limiter(store, clock=clock, layers=())
     hold = limiter.hold("alice", SHORT, renew=True)
     (keeper,) = keepers()
     assert store.saw_renewal()
@@ -784,7 +784,7 @@ def test_the_keeper_ends_when_nobody_has_the_hold_any_more(clock: ManualClock) -
 
 def test_a_failed_renewal_is_tried_again(clock: ManualClock) -> None:
     store = WatchedStore(clock)
-    limiter = Limiter(store, clock=clock)
+    limiter = Limiter(store, clock=clock, layers=())
     store.failures = 2
     with limiter.hold("alice", SHORT, renew=True):
         assert store.saw_renewal()
@@ -807,7 +807,7 @@ def other_tasks() -> set["asyncio.Task[object]"]:
 
 async def test_a_background_task_renews_and_ends_with_the_hold(clock: ManualClock) -> None:
     store = WatchedAsyncStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     async with limiter.hold("alice", SHORT, renew=True):
         (keeper,) = other_tasks()
         for _ in range(6):
@@ -830,7 +830,7 @@ async def test_a_release_ends_the_task_at_once_and_loses_nothing(clock: ManualCl
 
 async def test_a_failed_renewal_is_tried_again_by_the_task(clock: ManualClock) -> None:
     store = WatchedAsyncStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     store.failures = 2
     async with limiter.hold("alice", SHORT, renew=True):
         assert await store.saw_renewal()

@@ -379,7 +379,9 @@ class AsyncScripted:
 
 def scripted(kind: type[Limiter | AsyncLimiter], *outcomes: Outcome) -> tuple[Scripted, Calls]:
     store = Scripted(*outcomes)
-    return store, Limiter(store) if kind is Limiter else Finished(AsyncLimiter(AsyncScripted(store)))
+    if kind is Limiter:
+        return store, Limiter(store, layers=())
+    return store, Finished(AsyncLimiter(AsyncScripted(store), layers=()))
 
 
 both = pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

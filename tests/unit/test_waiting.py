@@ -103,7 +103,7 @@ def store(clock: ManualClock) -> CountingStore:
 
 @pytest.fixture
 def limiter(store: CountingStore, clock: ManualClock) -> Limiter:
-    return Limiter(store, clock=clock)
+    return Limiter(store, clock=clock, layers=())
 
 
 def lines(limiter: Limiter | AsyncLimiter) -> dict[object, object]:
@@ -330,7 +330,7 @@ def test_a_failing_store_ends_the_wait_and_clears_the_line(clock: ManualClock) -
         def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
             return [Failed(StoreError("the store is away", transient=True), "no")]
 
-    limiter = Limiter(Failing(clock), clock=clock)
+    limiter = Limiter(Failing(clock), clock=clock, layers=())
     with pytest.raises(StoreError, match="the store is away"):
         limiter.wait("alice", EVEN)
     assert lines(limiter) == {}
@@ -395,7 +395,7 @@ def test_a_limited_function_that_would_wait_too_long_is_refused(limiter: Limiter
 
 async def test_a_thousand_waiters_are_admitted_in_order_by_two_calls_each(clock: ManualClock) -> None:
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     order: list[int] = []
 
     async def wait(number: int) -> None:
@@ -412,7 +412,7 @@ async def test_a_thousand_waiters_are_admitted_in_order_by_two_calls_each(clock:
 
 async def test_those_who_fit_are_admitted_by_one_call_each(clock: ManualClock) -> None:
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     verdicts = await asyncio.gather(*(limiter.wait("alice", "100/minute") for _ in range(100)))
     assert all(verdicts)
     assert len(store.calls) == 100
@@ -421,7 +421,7 @@ async def test_those_who_fit_are_admitted_by_one_call_each(clock: ManualClock) -
 async def test_only_the_head_of_a_line_asks() -> None:
     clock = StoppedClock()
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     await limiter.acquire("alice", EVEN)
     tasks = [asyncio.create_task(limiter.wait("alice", EVEN)) for _ in range(100)]
     await quiet()
@@ -476,7 +476,7 @@ async def test_a_waiter_in_the_middle_is_refused_when_its_time_is_up() -> None:
     """Who is not at the head waits in real time, as short as can be here."""
     clock = StoppedClock()
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     await limiter.acquire("alice", EVEN)
     head = asyncio.create_task(limiter.wait("alice", EVEN))
     await quiet()
@@ -538,7 +538,7 @@ async def test_those_who_are_cancelled_leave_and_the_others_proceed_in_order(
 ) -> None:
     clock = StoppedClock()
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     await limiter.acquire("alice", EVEN)
     tasks: list[asyncio.Task[object]] = [asyncio.create_task(limiter.wait("alice", EVEN)) for _ in range(7)]
     await quiet()
@@ -555,7 +555,7 @@ async def test_those_who_are_cancelled_leave_and_the_others_proceed_in_order(
 async def test_who_leaves_from_the_middle_does_not_wake_the_head() -> None:
     clock = StoppedClock()
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     await limiter.acquire("alice", EVEN)
     tasks = [asyncio.create_task(limiter.wait("alice", EVEN)) for _ in range(10)]
     await quiet()
@@ -570,7 +570,7 @@ async def test_who_leaves_from_the_middle_does_not_wake_the_head() -> None:
 async def test_when_all_are_cancelled_nothing_is_left() -> None:
     clock = StoppedClock()
     store = AsyncCountingStore(clock)
-    limiter = AsyncLimiter(store, clock=clock)
+    limiter = AsyncLimiter(store, clock=clock, layers=())
     await limiter.acquire("alice", EVEN)
     tasks = [asyncio.create_task(limiter.wait("alice", EVEN)) for _ in range(100)]
     await quiet()

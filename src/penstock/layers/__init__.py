@@ -2,5 +2,6 @@
 
 from penstock.layers.base import Due, Entered, Layer
 from penstock.layers.deny_cache import DenyCache
+from penstock.layers.fallback import Fallback
 
-__all__ = ["DenyCache", "Due", "Entered", "Layer"]
+__all__ = ["DenyCache", "Due", "Entered", "Fallback", "Layer"]

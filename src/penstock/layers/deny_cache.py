@@ -7,12 +7,16 @@ resets is noticed up to a second late. A dearer request is told when the cheaper
 to ask again then.
 
 Not repeated are refusals that do something (`count denied`), that end when somebody leaves (`concurrency`), and those
-of requests with an id. What this process gives back, settles, releases or resets is forgotten at once.
+of requests with an id, or that the store did not decide. What this process gives back, settles, releases or resets is
+forgotten at once.
+
+Refusals are remembered beyond that second, as long as they hold and there is room: who was refused when the store went
+away is not to begin anew (`refused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
@@ -22,6 +26,9 @@ from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, K
 from penstock.quota import CONCURRENCY, Quota
 
 LONGEST: Micros = SECOND
+KEPT: Micros = 60 * SECOND
+"""How long a refusal is repeated at most, and after which time those that were not renewed are forgotten."""
+
 DEFAULT_MAX_KEYS = 10_000
 
 Shape: TypeAlias = Quota | tuple[tuple[Key, Quota], ...]
@@ -29,17 +36,16 @@ Shape: TypeAlias = Quota | tuple[tuple[Key, Quota], ...]
 
 
 class Refusal(NamedTuple):
-    """A verdict, the costs it was about, and from when until when it is repeated, by the caller's clock."""
+    """A verdict, the costs it was about, and by the caller's clock from when until when it is repeated, and holds."""
 
     verdict: Verdict
     costs: tuple[int, ...]
     since: Micros
     until: Micros
+    holds_until: Micros
 
-    def covers(self, asks: tuple[Ask, ...], now: Micros) -> bool:
-        """Whether the same asks with these costs would be refused now as well."""
-        if not self.since <= now < self.until:
-            return False
+    def covers(self, asks: tuple[Ask, ...]) -> bool:
+        """Whether the same asks with these costs would be refused as well."""
         return all([ask[2] >= cost for ask, cost in zip(asks, self.costs, strict=True)])  # noqa: C419
 
 
@@ -51,10 +57,13 @@ class _Passed(NamedTuple):
     forgotten: int
 
 
-class DenyCache:
-    """The layer. Refusals of at most `max_keys` keys are remembered, each for at most a second.
+NONE: dict[int, Verdict] = {}
 
-    Two generations: when the young one is full or a second old, it becomes the old one, and the old one goes.
+
+class DenyCache:
+    """The layer. Refusals of at most `max_keys` keys are remembered.
+
+    Two generations: when the young one is full or a minute old, it becomes the old one, and the old one goes.
     """
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
@@ -66,13 +75,49 @@ class DenyCache:
         self._turned_at: Micros = 0
         self._forgotten = 0  # how often; what was asked before it was forgotten is not remembered after
 
+    def bind(self, quota: Quota) -> Callable[[Key, int, Micros], Verdict | None] | None:
+        """A short way: the refusal to repeat to a request of one key, if there is one. None where there cannot be."""
+        if not _is_lasting(quota):
+            return None
+        capacity = quota.capacity
+
+        def repeated(key: Key, cost: int, now: Micros) -> Verdict | None:
+            try:
+                refusals = self._young.get(key) or self._old.get(key)
+            except TypeError:  # no key at all
+                return None
+            refusal = refusals.get(quota) if refusals is not None else None
+            if refusal is None or cost.__class__ is not int or not refusal[1][0] <= cost <= capacity:
+                return None
+            (answer, at, *_), _, since, until, _ = refusal
+            if not since <= now < until:
+                return None
+            elapsed = now - since
+            return new(Verdict, (_answer_later(answer, elapsed), at + elapsed, key, quota, cost, ()))
+
+        return repeated
+
+    def refused(self, asks: tuple[Ask, ...], now: Micros) -> Verdict | None:
+        """The refusal that the store would repeat now, for all that is known here."""
+        refusal = self._find(asks)
+        if refusal is None or not refusal.since <= now < refusal.holds_until:
+            return None
+        return _later(refusal.verdict, now - refusal.since, asks)
+
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        answered: dict[int, Verdict] = {}
-        for number, op in enumerate(ops):
-            if op.__class__ is not Acquire:
-                self._forget(op)
-            elif (self._young or self._old) and not op.dry and op.id is None:
+        if len(ops) == 1 and ops[0].__class__ is Acquire:  # as most are
+            op: Acquire = ops[0]
+            if (self._young or self._old) and not op.dry and op.id is None:
                 verdict = self._repeated(op.asks, now)
+                if verdict is not None:
+                    return new(Entered, ((), _Passed((), {0: verdict}, self._forgotten)))
+            return new(Entered, (ops, new(_Passed, (ops, NONE, self._forgotten))))
+        answered: dict[int, Verdict] = {}
+        for number, each in enumerate(ops):
+            if each.__class__ is not Acquire:
+                self._forget(each)
+            elif (self._young or self._old) and not each.dry and each.id is None:
+                verdict = self._repeated(each.asks, now)
                 if verdict is not None:
                     answered[number] = verdict
         if answered:
@@ -83,12 +128,12 @@ class DenyCache:
         passed: _Passed = token
         for op, outcome in zip(passed.ops, outcomes, strict=True):
             if outcome.__class__ is Verdict:
-                if not outcome[0][0] and passed.forgotten == self._forgotten:
+                if not outcome[0][0] and len(outcome) < 8 and passed.forgotten == self._forgotten:
                     self._remember(op, outcome, now)
             elif op.__class__ is not Acquire:
                 self._forget(op)  # once more: what was decided before may have been answered since
         if not passed.answered:
-            return list(outcomes)
+            return outcomes if outcomes.__class__ is list else list(outcomes)
         rest, answered = iter(outcomes), passed.answered
         count = len(outcomes) + len(answered)
         return [answered[number] if number in answered else next(rest) for number in range(count)]
@@ -98,6 +143,12 @@ class DenyCache:
         return Due()
 
     def _repeated(self, asks: tuple[Ask, ...], now: Micros) -> Verdict | None:
+        refusal = self._find(asks)
+        if refusal is None or not refusal.since <= now < refusal.until:
+            return None
+        return _later(refusal.verdict, now - refusal.since, asks)
+
+    def _find(self, asks: tuple[Ask, ...]) -> Refusal | None:
         shape: Shape | None = None
         for ask in asks:
             refusals = self._young.get(ask[0]) or self._old.get(ask[0])
@@ -105,17 +156,23 @@ class DenyCache:
                 continue
             shape = _shape(asks) if shape is None else shape
             refusal = refusals.get(shape)
-            if refusal is not None and refusal.covers(asks, now):
-                return _later(refusal.verdict, now - refusal.since, asks)
+            if refusal is not None and refusal.covers(asks):
+                return refusal
         return None
 
     def _remember(self, op: Op, verdict: Verdict, now: Micros) -> None:
-        if not isinstance(op, Acquire) or op.dry or op.id is not None or not all(map(_is_lasting, op.asks)):
+        if (
+            not isinstance(op, Acquire)
+            or op.dry
+            or op.id is not None
+            or not all(_is_lasting(ask.quota) for ask in op.asks)
+        ):
             return
-        if len(self._young) >= self._half or now >= self._turned_at + LONGEST or now < self._turned_at:
+        if len(self._young) >= self._half or now >= self._turned_at + KEPT or now < self._turned_at:
             self._old, self._young, self._turned_at = self._young, {}, now
         costs = tuple([ask.cost for ask in op.asks])
-        refusal = Refusal(verdict, costs, now, now + min(verdict.retry_after_us, LONGEST))
+        holds = verdict.retry_after_us
+        refusal = Refusal(verdict, costs, now, now + min(holds, LONGEST), now + holds)
         self._young.setdefault(verdict.key, {})[_shape(op.asks)] = refusal
 
     def _forget(self, op: Op) -> None:
@@ -130,9 +187,9 @@ def _shape(asks: tuple[Ask, ...]) -> Shape:
     return asks[0].quota if len(asks) == 1 else tuple([(ask.key, ask.quota) for ask in asks])
 
 
-def _is_lasting(ask: Ask) -> bool:
+def _is_lasting(quota: Quota) -> bool:
     """Whether a refusal holds until it says, and repeating it leaves nothing undone."""
-    return not ask.quota.count_denied and ask.quota.algorithm != CONCURRENCY
+    return not quota.count_denied and quota.algorithm != CONCURRENCY
 
 
 def _later(verdict: Verdict, elapsed: Micros, asks: tuple[Ask, ...]) -> Verdict:
@@ -150,5 +207,13 @@ def _later(verdict: Verdict, elapsed: Micros, asks: tuple[Ask, ...]) -> Verdict:
 
 def _answer_later(answer: Answer, elapsed: Micros) -> Answer:
     allowed, remaining, retry_after, reset_after, more_after, delay, _ = answer
-    left = [max(span - elapsed, 0) for span in (retry_after, reset_after, more_after)]
-    return allowed, remaining, left[0], left[1], left[2], delay, NOT_CHARGED
+    retry_after, reset_after, more_after = retry_after - elapsed, reset_after - elapsed, more_after - elapsed
+    return (
+        allowed,
+        remaining,
+        retry_after if retry_after > 0 else 0,
+        reset_after if reset_after > 0 else 0,
+        more_after if more_after > 0 else 0,
+        delay,
+        NOT_CHARGED,
+    )

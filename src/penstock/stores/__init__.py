@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
 from penstock.errors import InvalidOption, shown
+from penstock.events import Hook, nobody
 from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
@@ -17,19 +18,19 @@ REDIS = tuple(f"redis{way}" for way in WAYS)
 VALKEY = tuple(f"valkey{way}" for way in WAYS)
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
+def open_store(url: str, clock: Clock | None = None, hook: Hook = nobody) -> Store:
     """The store that `url` names, for blocking callers."""
     if _scheme(url) == MEMORY:
         return _open_memory(url, clock)
-    store: Store = _redis().RedisStore(url, clock=clock)
+    store: Store = _redis().RedisStore(url, clock=clock, hook=hook)
     return store
 
 
-def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
+def open_async_store(url: str, clock: Clock | None = None, hook: Hook = nobody) -> AsyncStore:
     """The store that `url` names, for asyncio."""
     if _scheme(url) == MEMORY:
         return AsyncMemoryStore(_open_memory(url, clock))
-    store: AsyncStore = _redis().AsyncRedisStore(url, clock=clock)
+    store: AsyncStore = _redis().AsyncRedisStore(url, clock=clock, hook=hook)
     return store
 
 

@@ -1,0 +1,95 @@
+"""What was admitted without the store, to be told to it when it is back. Pure, bounded.
+
+Units are kept by counter and by the time they were admitted at, as finely as it will matter then: the store charges
+them to the window they happened in, and forgets what no longer counts.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from penstock.clock import Micros
+from penstock.model import Amend, Charge, Key, Receipt
+from penstock.quota import CONCURRENCY, Quota
+
+Counter: TypeAlias = tuple[Key, Quota]
+Times: TypeAlias = list[list[int]]
+"""Of one counter: [instant, units], in the order of time."""
+
+SHARES = 32
+"""How many instants are told apart in one period."""
+
+CHARGES = 16
+"""How many charges one operation tells of at most."""
+
+
+class Admissions:
+    """Not yet told: at most `most` counters. `lost` counts the units for which there was no room, or no certainty."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counters: dict[Counter, Times] = {}
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def add(self, key: Key, quota: Quota, units: int, now: Micros) -> None:
+        if quota.algorithm == CONCURRENCY or not units:
+            return
+        times = self._counters.get((key, quota))
+        if times is None:
+            if len(self._counters) >= self._most:
+                self.lost += units
+                return
+            times = self._counters[key, quota] = []
+        if times and 0 <= now - times[-1][0] < quota.period_us // SHARES and _same_window(quota, times[-1][0], now):
+            times[-1][1] += units
+            return
+        times.append([now, units])
+        if len(times) > 2 * SHARES:
+            times[:] = [time for time in times if now - time[0] <= quota.horizon_us][-2 * SHARES :]
+
+    def take_back(self, key: Key, quota: Quota, units: int) -> None:
+        """What was given back before it was told, the latest first."""
+        times = self._counters.get((key, quota), [])
+        while times and units > 0:
+            back = min(units, times[-1][1])
+            times[-1][1] -= back
+            units -= back
+            if not times[-1][1]:
+                times.pop()
+        if not times:
+            self._counters.pop((key, quota), None)
+
+    def forget(self, key: Key, quota: Quota) -> None:
+        for counter in [c for c in self._counters if c[0] == key and c[1].identity == quota.identity]:
+            del self._counters[counter]
+
+    def tell(self, most: int) -> list[Amend]:
+        """The next `most` counters at most, as operations; they are no longer kept."""
+        ops = []
+        for counter in list(self._counters)[:most]:
+            times = self._counters.pop(counter)
+            charges = [Charge(*counter, units, at) for at, units in times]
+            ops += [
+                Amend(Receipt(tuple(charges[first : first + CHARGES])), "report")
+                for first in range(0, len(charges), CHARGES)
+            ]
+        return ops
+
+    def put_back(self, op: Amend) -> None:
+        """What could not be told."""
+        for key, quota, units, at in op.receipt.charges:
+            self.add(key, quota, units, at)
+
+    def drop(self, op: Amend) -> None:
+        """What may have been told or not, and so must not be told again."""
+        self.lost += op.receipt.cost
+
+
+def _same_window(quota: Quota, one: Micros, other: Micros) -> bool:
+    """Whether two instants belong to one window; a log and a bucket have none."""
+    if quota.calendar is not None:
+        return quota.calendar.bounds(one) == quota.calendar.bounds(other)
+    return one // quota.period_us == other // quota.period_us

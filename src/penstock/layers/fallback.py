@@ -1,0 +1,340 @@
+"""Answers when the store cannot: this host decides for its share, everybody passes, or nobody does.
+
+    local    each host enforces its share of the limit: divided by the live hosts, but at least a tenth of it. It starts
+             with nothing used, except by those known to be refused. So all hosts together admit at most one more budget
+             per key and outage, and a unit per host for rounding. Told to the store when it is back.
+    open     everybody passes: where a limit protects less than it would cost to refuse.
+    closed   nobody passes: logins, payments. Not "over the limit" but "cannot say": `Verdict.source` tells them apart.
+    raise    the caller gets a `StoreError`.
+
+The behaviour is that of the request, or else that of the layer. Every such answer is marked (`Verdict.source`), counted
+(`answered`) and told of (`Degraded`). What was to be given back is given back later, where that can be done without
+doing it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import Counter, deque
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from penstock.clock import SECOND, Micros
+from penstock.errors import InvalidOption, InvalidQuota, shown
+from penstock.events import Degraded, Hook, nobody, tell
+from penstock.layers.admissions import Admissions
+from penstock.layers.base import Due, Entered
+from penstock.layers.deny_cache import DenyCache
+from penstock.layers.hosts import Hosts
+from penstock.layers.stand_ins import admitted, left_alone, marked, refused
+from penstock.model import (
+    Acquire,
+    Amend,
+    Amended,
+    Ask,
+    Decision,
+    Failed,
+    Key,
+    OnFailure,
+    Op,
+    Outcome,
+    Receipt,
+    Reset,
+    Verdict,
+    new,
+)
+from penstock.quota import Quota
+from penstock.stores.memory import MemoryStore
+
+BEHAVIOURS: tuple[OnFailure, ...] = ("local", "open", "closed", "raise")
+FLOOR = 0.1
+"""The least share of a limit that a host enforces."""
+
+DEFAULT_MAX_KEYS = 100_000
+MAX_LATER = 10_000
+"""How many amendments are kept to be done later."""
+
+AT_ONCE = 64
+"""How many counters are told to the store in one batch."""
+
+LOOK_AFTER: Micros = SECOND
+LOG_EVERY: Micros = 10 * SECOND
+MAX_SHARES = 4_096
+
+log = logging.getLogger("penstock.fallback")
+
+
+class _Local(NamedTuple):
+    """What entered, and what of it is answered here."""
+
+    ops: Sequence[Op]
+    answers: dict[int, Outcome]
+
+
+class _Own(NamedTuple):
+    """What the layer asked of its own accord."""
+
+    announced: int
+    later: list[Amend]
+    told: list[Amend]
+
+
+class _At:
+    """The clock of a store whose time is told to it."""
+
+    micros: Micros = 0
+
+    def time_ns(self) -> int:
+        return self.micros * 1_000
+
+    wait: Any = None
+    wait_async: Any = None
+
+
+class Fallback:
+    """The layer.
+
+    - `behaviour`: what happens where the request does not say.
+    - `hosts`: how many share the limits, if that is known; otherwise they are counted in the store.
+    - `max_keys`: how many counters are remembered while the store is gone; at least 4,096.
+    - `known`: the deny cache above, which remembers who was refused.
+    """
+
+    def __init__(
+        self,
+        behaviour: OnFailure = "local",
+        *,
+        hosts: int | None = None,
+        max_keys: int = DEFAULT_MAX_KEYS,
+        known: DenyCache | None = None,
+        hook: Hook = nobody,
+    ) -> None:
+        self.behaviour = check_behaviour(behaviour)
+        if hosts is not None and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
+            raise InvalidOption(f"hosts {shown(hosts)}: expected a whole number, at least 1, or None to count them")
+        self._clock = _At()
+        self._local = MemoryStore(max_keys=max_keys, clock=self._clock)
+        self._known, self._hook = known, hook
+        self._begin(hosts)
+        self._shares: dict[Quota, Quota] = {}
+        self._shares_for: int | None = 0  # the number of hosts for which they were made
+        self.unreported = Admissions(max_keys)
+        self._later: deque[Amend] = deque(maxlen=MAX_LATER)
+        self.answered: Counter[str] = Counter()  # by source
+        self._failed_at = self._answered_at = -LOOK_AFTER
+        self._logged_at = -LOG_EVERY
+        self._unlogged = 0
+        _alive.add(self)
+
+    def _begin(self, hosts: int | None) -> None:
+        """What a forked child has to make anew: it is a host of its own."""
+        self._lock = Lock()  # protects what is kept for later; never held while anything is waited for
+        self.hosts = Hosts(hosts)
+
+    # On the way down and up
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        if len(ops) == 1 and ops[0].__class__ is Acquire:  # as most are
+            return new(Entered, (ops, ops))
+        answers: dict[int, Outcome] = {}
+        for number, op in enumerate(ops):
+            if op.__class__ is Amend:
+                if op.receipt.source != "store":
+                    answers[number] = self._amend_here(op, now)
+            elif op.__class__ is Reset:
+                self._reset_here(op, now)
+        if not answers:
+            return new(Entered, (ops, ops))
+        return Entered([op for number, op in enumerate(ops) if number not in answers], _Local(ops, answers))
+
+    def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        if token.__class__ is _Own:
+            return self._heard(token, outcomes, now)
+        if token.__class__ is _Local:
+            rest, answers = iter(outcomes), token.answers
+            outcomes = [answers[number] if number in answers else next(rest) for number in range(len(token.ops))]
+            token = token.ops
+        for outcome in outcomes:
+            if outcome.__class__ is Failed:
+                return self._stand_in(token, outcomes, now)
+        if self._failed_at > self._answered_at:
+            self._answered_at = now
+        return outcomes if outcomes.__class__ is list else list(outcomes)
+
+    def _stand_in(self, ops: Sequence[Op], outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        self._failed_at = now
+        answered: list[Outcome] = []
+        sources: dict[str, int] = {}
+        why = ""
+        for op, outcome in zip(ops, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                instead = self._instead(op, outcome, now)
+                if isinstance(instead, Verdict):
+                    sources[instead.source] = sources.get(instead.source, 0) + 1
+                    why = str(outcome.error)
+                answered.append(instead)
+            else:
+                answered.append(outcome)
+        for source, number in sources.items():
+            self.answered[source] += number
+            tell(self._hook, Degraded(source, number, why))
+        if sources:
+            self._log(sum(sources.values()), why, now)
+        return answered
+
+    def _instead(self, op: Op, failed: Failed, now: Micros) -> Outcome:
+        """What is answered in place of a failure; that itself, if there is nothing better."""
+        if isinstance(op, Amend):
+            if self.behaviour == "raise":
+                return failed
+            if op.verb in ("release", "settle") or (
+                op.verb == "refund" and (op.receipt.record or failed.charged == "no")
+            ):
+                self._later.append(op)  # harmless if it was done after all
+            return left_alone(op)
+        if isinstance(op, Reset):
+            return failed  # to say that something was forgotten which was not would help nobody
+        behaviour = op.on_failure or self.behaviour
+        if behaviour == "local":
+            return self._decide_here(op, now)
+        if behaviour == "open":
+            return admitted(op, now)
+        return refused(op, now) if behaviour == "closed" else failed
+
+    def _log(self, number: int, why: str, now: Micros) -> None:
+        """Say so, but not all the time."""
+        self._unlogged += number
+        if 0 <= now - self._logged_at < LOG_EVERY:
+            return
+        log.warning("%d requests were answered without the store: %s", self._unlogged, why)
+        self._logged_at, self._unlogged = now, 0
+
+    # Deciding here
+
+    def _decide_here(self, op: Acquire, now: Micros) -> Verdict:
+        if self._known is not None and not op.dry:
+            known = self._known.refused(op.asks, now)
+            if known is not None:
+                return marked(known, "local")
+        asks = tuple([Ask(ask.key, self.share(ask.quota), ask.cost, ask.advisory) for ask in op.asks])
+        if any([ask.cost > ask.quota.capacity and not ask.advisory for ask in asks]):  # noqa: C419
+            return refused(op, now, "local")  # more than this host may grant; others may not either
+        (verdict,) = self._run_here(Acquire(asks, op.dry, op.id), now)
+        assert isinstance(verdict, Verdict)  # noqa: S101  memory does not fail
+        verdict = _as_asked(verdict, asks, op.asks)
+        if verdict and not op.dry:
+            with self._lock:
+                for decision in verdict.decisions:
+                    self.unreported.add(decision.key, decision.quota, decision.cost, now)
+        return verdict
+
+    def _amend_here(self, op: Amend, now: Micros) -> Amended:
+        """Amend what was not charged to the store."""
+        receipt = op.receipt
+        if receipt.source != "local":
+            return left_alone(op)
+        charges = tuple([charge._replace(quota=self.share(charge.quota)) for charge in receipt.charges])
+        (amended,) = self._run_here(Amend(Receipt(charges, receipt.record), op.verb, op.units), now)
+        assert isinstance(amended, Amended)  # noqa: S101
+        with self._lock:
+            for charge, back in zip(receipt.charges, amended.each, strict=True):
+                if back > 0 and op.verb != "renew":
+                    self.unreported.take_back(charge.key, charge.quota, back)
+                elif back < 0:
+                    self.unreported.add(charge.key, charge.quota, -back, now)
+        return amended
+
+    def _reset_here(self, op: Reset, now: Micros) -> None:
+        self._run_here(Reset(op.key, self.share(op.quota)), now)
+        with self._lock:
+            self.unreported.forget(op.key, op.quota)
+
+    def _run_here(self, op: Op, now: Micros) -> list[Outcome]:
+        self._clock.micros = now
+        return self._local.run([op])
+
+    def share(self, quota: Quota) -> Quota:
+        """What of a quota this host enforces."""
+        number = self.hosts.number
+        if number != self._shares_for or len(self._shares) >= MAX_SHARES:
+            self._shares, self._shares_for = {}, number
+        share = self._shares.get(quota)
+        if share is None:
+            share = self._shares[quota] = share_of(quota, number)
+        return share
+
+    # The layer's own work
+
+    def due(self, now: Micros) -> Due:
+        """Announce this host; and when the store answers again, tell it what it missed."""
+        with self._lock:
+            announced = self.hosts.announce(now)
+            later: list[Amend] = []
+            told: list[Amend] = []
+            if self._answered_at >= self._failed_at:
+                later = [self._later.popleft() for _ in range(min(len(self._later), AT_ONCE))]
+                told = self.unreported.tell(AT_ONCE)
+            more = bool(self._later or len(self.unreported)) and self._answered_at >= self._failed_at
+        ops = [*announced, *later, *told]
+        return Due(ops, _Own(len(announced), later, told), now if more else now + LOOK_AFTER)
+
+    def _heard(self, own: _Own, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        with self._lock:
+            self.hosts.heard(outcomes[: own.announced], now)
+            rest = iter(outcomes[own.announced :])
+            for op, outcome in zip(own.later, rest, strict=False):
+                if isinstance(outcome, Failed):
+                    self._later.append(op)
+                    self._failed_at = now
+            for op, outcome in zip(own.told, rest, strict=True):
+                if isinstance(outcome, Failed):
+                    self._failed_at = now
+                    if outcome.charged == "no":
+                        self.unreported.put_back(op)
+                    else:
+                        self.unreported.drop(op)
+        return list(outcomes)
+
+
+_alive: WeakSet[Fallback] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for layer in list(_alive):
+        layer._begin(layer.hosts.fixed)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def check_behaviour(behaviour: OnFailure) -> OnFailure:
+    if behaviour not in BEHAVIOURS:
+        raise InvalidOption(f"on_failure {shown(behaviour)}: expected one of {', '.join(BEHAVIOURS)}")
+    return behaviour
+
+
+def share_of(quota: Quota, hosts: int | None) -> Quota:
+    """The share of one of so many hosts; if nobody knows how many there are, the least."""
+
+    def part(units: int) -> int:
+        return max(units // hosts if hosts else 0, math.ceil(units * FLOOR), 1)
+
+    try:
+        return quota.resized(part)
+    except InvalidQuota:  # a burst that would take too long to refill at a rate so low
+        return quota
+
+
+def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -> Verdict:
+    """A local verdict on shares, as one on the quotas that were asked."""
+    whole: dict[tuple[Key, Quota], Quota] = {
+        (ask.key, ask.quota): theirs.quota for ask, theirs in zip(asks, asked, strict=True)
+    }
+    answer, at, key, quota, cost, several = verdict[:6]
+    decisions = tuple([Decision((*d[:3], whole[d[2], d[3]], *d[4:])) for d in several])
+    return marked(new(Verdict, (answer, at, key, whole[key, quota], cost, decisions, *verdict[6:7])), "local")
