@@ -86,19 +86,17 @@ class _Bench:
 
     def _unasked(self, plan: Plan, cost: int, now: Micros) -> tuple[Verdict | None, Any]:
         """The verdict on a request of which no counter needs to be asked, and the shedder's admission, if any."""
-        course, asks, _ = plan
-        if course.decided_by is not None:
-            return (blocked if course.decided_by.action == "deny" else passed)(cost, now), None
-        if self._shedder is not None:
-            admission = self._shedder.admit(course.priority)
-            if not admission:
-                return shed(max(round(admission.retry_after * SECOND), 1), cost, now), None
-            return (None if asks else passed(cost, now)), admission
-        return (None if asks else passed(cost, now)), None
+        verdict = _decided(plan, cost, now)
+        if self._shedder is None or plan.course.decided_by is not None:
+            return verdict, None
+        admission = self._shedder.admit(plan.course.priority)
+        if admission:
+            return verdict, admission
+        return shed(max(round(admission.retry_after * SECOND), 1), cost, now), None
 
-    def _ruled(self, verdict: Verdict, plan: Plan, rules: RuleSet, admission: Any = None) -> Ruling:
+    def _ruled(self, verdict: Verdict, plan: Plan, admission: Any) -> Ruling:
         """The ruling that is handed out, and told of."""
-        ruling = ruled(verdict, plan, rules.version)
+        ruling = ruled(verdict, plan)
         if admission is not None:
             if verdict:
                 ruling.admission = admission
@@ -120,20 +118,17 @@ class _Bench:
             planned.append(_Planned(plan, *self._unasked(plan, cost, now)))
         return planned
 
-    def _rulings(self, rules: RuleSet, planned: Sequence[_Planned], outcomes: Iterable[Outcome]) -> list[Ruling]:
+    def _rulings(self, planned: Sequence[_Planned], outcomes: Iterable[Outcome]) -> list[Ruling]:
         """The rulings on a batch, from the outcomes of those who had to be asked."""
         answers = iter(outcomes)
         verdicts = [verdict_of(next(answers)) if one.verdict is None else one.verdict for one in planned]
-        return [
-            self._ruled(verdict, one.plan, rules, one.admission)
-            for verdict, one in zip(verdicts, planned, strict=True)
-        ]
+        return [self._ruled(verdict, one.plan, one.admission) for verdict, one in zip(verdicts, planned, strict=True)]
 
     def _explanation(self, rules: RuleSet, descriptor: Descriptor, plan: Plan, peeked: Verdict | None) -> Explanation:
         """What became of a request, in words; `peeked` is what its counters say, if there are any."""
         now = self._now()
-        verdict = peeked if peeked is not None else self._unasked(plan, 1, now)[0]
-        ruling = ruled(cast("Verdict", verdict), plan, rules.version)
+        verdict = peeked if peeked is not None else _decided(plan, 1, now)
+        ruling = ruled(cast("Verdict", verdict), plan)
         states: dict[str, list[Inspection]] = {}
         if peeked is not None:
             for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
@@ -186,7 +181,8 @@ class Enforcer(_Bench):
         is not charged again.
         """
         rules = self._source.current
-        now = self._time_ns() // 1_000
+        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        now = time_ns() // 1_000
         if self._directory is not None:
             descriptor = self._directory.describe(descriptor, now)
         plan = rules.match(descriptor, now, cost)
@@ -198,8 +194,12 @@ class Enforcer(_Bench):
             if ask_all is None or id is not None:
                 verdict = self._run(plan, id)
             else:
-                verdict = ask_all(plan[1], now)
-        return self._ruled(verdict, plan, rules, admission)
+                ruling = ask_all(plan[1], now, Ruling)
+                if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
+                    ruling.plan = plan
+                    return ruling
+                verdict = ruling
+        return self._ruled(verdict, plan, admission)
 
     def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
@@ -207,7 +207,7 @@ class Enforcer(_Bench):
         planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in _parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
         outcomes = self._limiter._driver.run(ops, _deadline(planned)) if ops else []
-        return self._rulings(rules, planned, outcomes)
+        return self._rulings(planned, outcomes)
 
     def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
         """Check a request that holds places of concurrency quotas, to be given back at the end of a `with` block.
@@ -246,7 +246,7 @@ class Enforcer(_Bench):
         rules, now = self._source.current, self._now()
         descriptor = self._described(descriptor, now)
         plan = rules.match(descriptor, now, cost)
-        peeked = self._run(plan, None, dry=True) if plan.asks else None
+        peeked = self._run(plan, None, dry=True) if plan.posed else None
         return self._explanation(rules, descriptor, plan, peeked)
 
     def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
@@ -284,7 +284,8 @@ class AsyncEnforcer(_Bench):
         is not charged again.
         """
         rules = self._source.current
-        now = self._time_ns() // 1_000
+        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        now = time_ns() // 1_000
         if self._directory is not None:
             descriptor = await self._described(descriptor, now)
         plan = rules.match(descriptor, now, cost)
@@ -296,8 +297,12 @@ class AsyncEnforcer(_Bench):
             if ask_all is None or id is not None:
                 verdict = await self._run(plan, id)
             else:
-                verdict = ask_all(plan[1], now)
-        return self._ruled(verdict, plan, rules, admission)
+                ruling = ask_all(plan[1], now, Ruling)
+                if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
+                    ruling.plan = plan
+                    return ruling
+                verdict = ruling
+        return self._ruled(verdict, plan, admission)
 
     async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
@@ -305,7 +310,7 @@ class AsyncEnforcer(_Bench):
         planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in _parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
         outcomes = await self._limiter._driver.run(ops, _deadline(planned)) if ops else []
-        return self._rulings(rules, planned, outcomes)
+        return self._rulings(planned, outcomes)
 
     def hold(
         self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False
@@ -354,7 +359,7 @@ class AsyncEnforcer(_Bench):
         rules, now = self._source.current, self._now()
         descriptor = await self._described(descriptor, now)
         plan = rules.match(descriptor, now, cost)
-        peeked = await self._run(plan, None, dry=True) if plan.asks else None
+        peeked = await self._run(plan, None, dry=True) if plan.posed else None
         return self._explanation(rules, descriptor, plan, peeked)
 
     async def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
@@ -371,6 +376,14 @@ class AsyncEnforcer(_Bench):
 def _parted(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
     """Descriptors and costs."""
     return [request if isinstance(request, tuple) else (request, 1) for request in requests]
+
+
+def _decided(plan: Plan, cost: int, now: Micros) -> Verdict | None:
+    """The verdict that follows from the rules alone; None if counters must be asked."""
+    rule = plan.course.decided_by
+    if rule is not None and rule.action == "deny":
+        return blocked(cost, now)
+    return None if plan.posed else passed(cost, now)
 
 
 def _deadline(planned: Iterable[_Planned]) -> Micros | None:

@@ -33,18 +33,22 @@ _BLOCKED: Answer = (False, 0, BLOCKED_FOR, BLOCKED_FOR, BLOCKED_FOR, 0, NOT_CHAR
 class Ruling(Verdict):
     """The answer to one request; true when it may pass.
 
-    - `plan`: what was asked, and by which rules; `version`: of which set of rules.
+    - `plan`: what was asked, and by which rules.
     - `admission`: the place in flight that a shedder gave, if there is one; `end()` gives it back.
     """
 
     plan: Plan
-    version: str
     admission: Any = None
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """One decision per ask, in the order asked; none if no counter was asked."""
-        return super().decisions if self.plan.asks and self[3] is not SHED else ()
+        return super().decisions if self.plan.posed and self[3] is not SHED else ()
+
+    @property
+    def version(self) -> str:
+        """Of the set of rules."""
+        return self.plan.course.version
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -107,25 +111,34 @@ class Ruling(Verdict):
 
     def event(self) -> Decided:
         """What a hook is told of it."""
-        outcome = "allowed" if self[0][0] else "refused"
-        would_refuse = self.would_refuse if self.plan.course.has_shadows else ()
-        return new(Decided, (self.rule, outcome, self.reason, would_refuse, self[4], self.source, self.version))
+        rule = self._decided_by()
+        course = self.plan[0]
+        told = (
+            "" if rule is None else rule.id,
+            "allowed" if self[0][0] else "refused",
+            "" if self[0][0] else self.reason,
+            self.would_refuse if course.has_shadows else (),
+            self[4],
+            self[7] if len(self) > 7 else "store",
+            course.version,
+        )
+        return new(Decided, told)
 
     def _decided_by(self) -> CompiledRule | None:
         course, _, owners = self.plan
-        if course.decided_by is not None or not owners or self[3] is SHED:
+        if not owners or self[3] is SHED:
             return course.decided_by
-        for decision, rule in zip(self[5], owners, strict=False):
-            if decision[3] is self[3] and decision[2] == self[2]:
-                return rule
+        _, _, key, quota, _, decisions, *_ = self
+        for position, decision in enumerate(decisions):
+            if decision[2] is key and decision[3] is quota:
+                return owners[position]
         return owners[0]
 
 
-def ruled(verdict: Verdict, plan: Plan, version: str) -> Ruling:
+def ruled(verdict: Verdict, plan: Plan) -> Ruling:
     """A verdict with the rules it follows from."""
-    ruling: Ruling = new(Ruling, verdict)
+    ruling = verdict if isinstance(verdict, Ruling) else Ruling(verdict)
     ruling.plan = plan
-    ruling.version = version
     return ruling
 
 

@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Callable
 from hashlib import blake2b
 from socket import AF_INET, inet_pton
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.errors import InvalidRequest, shown
 from penstock.rules.networks import address_of, folded
@@ -40,11 +40,11 @@ Read: TypeAlias = Callable[[object], str]
 def reader(name: str, *, fold_case: bool = False, nfc: bool = False, address: bool = False) -> Read:
     """How the entry `name` is read."""
 
-    def read_address(value: object) -> str:
+    def read_address(value: Any) -> str:
         try:
-            if ":" not in value:  # type: ignore[operator]
-                inet_pton(AF_INET, value)  # type: ignore[arg-type]
-                return value  # type: ignore[return-value]  # IPv4 is spelt in one way only
+            if ":" not in value:
+                inet_pton(AF_INET, value)
+                return value  # type: ignore[no-any-return]  # IPv4 is spelt in one way only
         except (OSError, TypeError, ValueError):
             pass
         return address_of(_text(name, value)) or ABSENT
@@ -59,8 +59,8 @@ def reader(name: str, *, fold_case: bool = False, nfc: bool = False, address: bo
 
 
 def _text(name: str, value: object) -> str:
-    if value.__class__ is str and value.isascii():  # type: ignore[attr-defined]
-        return value  # type: ignore[return-value]
+    if value.__class__ is str and value.isascii():
+        return value
     if value is None:
         return ABSENT
     if isinstance(value, bool):

@@ -26,7 +26,7 @@ from penstock.rules.globs import GlobTree
 from penstock.rules.networks import NetworkTable, Positions, number_of, range_of
 
 Values: TypeAlias = list[Anything]
-"""What was read of a descriptor, by slot: a text, empty if the entry is absent; or the number of an address, or None."""
+"""What was read of a descriptor, by slot: a text, empty if absent; or the number of an address, None if it is none."""
 
 Test: TypeAlias = Callable[[Values], bool]
 

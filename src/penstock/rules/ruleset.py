@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidRequest
-from penstock.model import Ask, Key, check_cost, check_units, new
+from penstock.model import Ask, Key, Posed, check_cost, check_units, new
 from penstock.quota import Quota
 from penstock.rules.entries import ABSENT, MAX_PART, key_part
 from penstock.rules.matching import Index, Slots, Values
@@ -74,12 +74,14 @@ class CompiledRule:
         "_tiers",
         "advisory",
         "deadline",
+        "id",
         "position",
         "rule",
     )
 
     def __init__(self, rule: Rule, position: int, overrides: Sequence[Override], slots: Slots) -> None:
         self.rule = rule
+        self.id = rule.id
         self.position = position
         self.advisory = rule.mode == "shadow"
         self.deadline: Micros | None = None if rule.deadline is None else round(rule.deadline * SECOND)
@@ -93,10 +95,6 @@ class CompiledRule:
         self._tiers = {read_tier(name): _counters(quotas) for name, quotas in tiers}
         self._overrides = _by_value([_override(one, slots) for one in overrides])
         self._cost_slot = -1 if isinstance(rule.cost, int) else slots.text(rule.cost.entry)
-
-    @property
-    def id(self) -> str:
-        return self.rule.id
 
     @property
     def action(self) -> str:
@@ -134,20 +132,20 @@ class CompiledRule:
             return cost
         return _cost(cost, values[self._cost_slot])
 
-    def asks(self, values: Values, cost: int, now: Micros) -> list[Ask]:
+    def asks(self, values: Values, cost: int, now: Micros) -> list[Posed]:
         """What a request that costs `cost` asks of this rule's counters."""
         units = cost * self.cost(values)
         key = self.key(values)
         return [
-            new(Ask, (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), self.advisory))
+            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), self.advisory)
             for quota in self.quotas(values, now)
         ]
 
-    def fixed_asks(self) -> list[Ask]:
+    def fixed_asks(self) -> list[Posed]:
         """What a rule with one counter for everybody asks, if that never varies."""
         if self._parts or self._varies():
             return []
-        return [Ask(self._scope, quota, 1, self.advisory) for quota in self._quotas]
+        return [(self._scope, quota, 1, self.advisory) for quota in self._quotas]
 
     def _varies(self) -> bool:
         return bool(self._tiers or self._overrides or self.rule.cost != 1)
@@ -168,7 +166,7 @@ _ShortWay: TypeAlias = tuple[int, int, bool, str, CompiledRule, Quota, bool]
 class _Short(NamedTuple):
     """Asks that never vary, ways to make the others, and the rule behind each ask."""
 
-    fixed: tuple[Ask, ...]
+    fixed: tuple[Posed, ...]
     ways: tuple[_ShortWay, ...]
     owners: tuple[CompiledRule, ...]
 
@@ -191,14 +189,20 @@ class Course(NamedTuple):
     may_collide: bool = False  # two of the limits share a counter
     short: _Short | None = None  # how to ask all limits in a short way, if all have one
     has_shadows: bool = False
+    version: str = ""  # of the set of rules
 
 
 class Plan(NamedTuple):
     """What is asked for one request, and the rule behind each ask."""
 
     course: Course
-    asks: tuple[Ask, ...]
+    posed: tuple[Posed, ...]
     owners: tuple[CompiledRule, ...]
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """The same as records, for operations."""
+        return tuple([new(Ask, ask) for ask in self.posed])
 
 
 class RuleSet:
@@ -260,7 +264,9 @@ class RuleSet:
         matched = self.matching(values)
         course = self._courses.get(matched)
         if course is None:
-            course = _kept(self._courses, matched, _course([self.rules[position] for position in matched]))
+            course = _kept(
+                self._courses, matched, _course([self.rules[position] for position in matched], self.version)
+            )
         if sum([len(text) for text in decisive if text.__class__ is str]) <= MAX_REMEMBERED_TEXT:
             _kept(self._remembered, decisive, course)
         return course
@@ -277,11 +283,9 @@ class RuleSet:
             asks = [*fixed]
             for slot, most, folds, mark, rule, quota, advisory in ways:
                 text = values[slot]
-                if not text or len(text) > most or (folds and ":" in text):
-                    key = rule.key(values)
-                else:
-                    key = mark + text
-                asks.append(new(Ask, (key, quota, 1, advisory)))
+                is_short = text and len(text) <= most and not (folds and ":" in text)
+                key = mark + text if is_short else rule.key(values)
+                asks.append((key, quota, 1, advisory))
             return new(Plan, (course, tuple(asks), owners))
         return self._plan(course, values, check_units("cost", cost, least=1), now)
 
@@ -305,7 +309,7 @@ def _version(file: RuleFile) -> str:
     return blake2b(repr(said).encode("utf-8", "backslashreplace"), digest_size=_VERSION_BYTES).hexdigest()
 
 
-def _course(matched: Sequence[CompiledRule]) -> Course:
+def _course(matched: Sequence[CompiledRule], version: str) -> Course:
     looked_at: list[CompiledRule] = []
     for rule in matched:
         looked_at.append(rule)
@@ -316,7 +320,7 @@ def _course(matched: Sequence[CompiledRule]) -> Course:
     would_block = tuple(rule for rule in looked_at if rule.action == "deny" and rule.advisory)
     priority = max((rule.rule.priority for rule in limits), key=PRIORITIES.index, default="normal")
     if decisive:
-        return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block))
+        return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block), version=version)
     enforced = [rule for rule in limits if not rule.advisory]
     modes = [rule.rule.on_failure for rule in enforced if rule.rule.on_failure is not None]
     scopes = [rule.rule.shared for rule in limits if rule.rule.shared is not None]
@@ -331,6 +335,7 @@ def _course(matched: Sequence[CompiledRule]) -> Course:
         collide,
         None if collide else _short(limits),
         bool(would_block) or len(enforced) < len(limits),
+        version,
     )
 
 
@@ -343,7 +348,7 @@ def _short(limits: Sequence[CompiledRule]) -> _Short | None:
     return _Short(tuple(ask for ask, _ in fixed), tuple(ways), tuple(owners))
 
 
-_Pairs: TypeAlias = list[tuple[Ask, CompiledRule]]
+_Pairs: TypeAlias = list[tuple[Posed, CompiledRule]]
 
 
 def _merged(pairs: _Pairs) -> _Pairs:
@@ -352,7 +357,8 @@ def _merged(pairs: _Pairs) -> _Pairs:
     Where one of them is in shadow mode and another is not, the other alone is asked.
     """
     merged: dict[tuple[Key, object], tuple[Ask, CompiledRule]] = {}
-    for ask, rule in pairs:
+    for posed, rule in pairs:
+        ask = Ask(*posed)
         counter = ask.key, ask.quota.identity
         other, owner = merged.get(counter, (ask, rule))
         if ask.advisory == other.advisory:
@@ -361,7 +367,7 @@ def _merged(pairs: _Pairs) -> _Pairs:
             merged[counter] = other._replace(cost=check_cost(max(ask.cost, other.cost), other.quota)), owner
         elif other.advisory:
             merged[counter] = ask, rule
-    return list(merged.values())
+    return [*merged.values()]
 
 
 def _counters(quotas: Sequence[Quota]) -> tuple[Quota, ...]:
@@ -405,5 +411,3 @@ def _cost(cost: CostFrom, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         return cost.most
     return cost.most if len(text) > _MOST_DIGITS else min(max(int(text), cost.least), cost.most)
-
-

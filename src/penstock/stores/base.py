@@ -8,18 +8,23 @@ outcome of the operation is then a `Failed`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Ask, Key, Op, Outcome, Verdict
+from penstock.model import Key, Op, Outcome, Posed, Verdict
 from penstock.quota import Quota
+
+V = TypeVar("V", bound=Verdict)
 
 DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
 
 
-AskAll: TypeAlias = Callable[[tuple[Ask, ...], Micros], Verdict]
-"""Decide on all asks of a request at an instant; charge all or none. Takes asks that have been checked."""
+class AskAll(Protocol):
+    """Decides on all asks of a request, which have been checked, at an instant; charges all or none."""
+
+    def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V], /) -> V:
+        """The verdict, made as one of `kind`."""
 
 
 class DirectAmends(NamedTuple):

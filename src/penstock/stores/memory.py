@@ -25,6 +25,7 @@ from penstock.model import (
     Key,
     Op,
     Outcome,
+    Posed,
     Reset,
     Verdict,
     check_cost,
@@ -34,7 +35,7 @@ from penstock.model import (
 )
 from penstock.quota import Identity, Quota
 from penstock.stores.amends import Amends
-from penstock.stores.base import AskAll, DirectAmends, DirectAsk
+from penstock.stores.base import AskAll, DirectAmends, DirectAsk, V
 from penstock.stores.families import MAX_BOUND, Counter, Family
 from penstock.stores.stripes import MASK, STRIPES, Stripes, holding
 from penstock.stores.together import bind_together
@@ -181,9 +182,9 @@ class MemoryStore:
         stripes = [counter.stripe for _, counter in posed]
         return holding(stripes, lambda: Verdict.of(tuple([_peek(ask, counter, now) for ask, counter in posed])))
 
-    def _ask_all(self, asks: tuple[Ask, ...], now: Micros) -> Verdict:
-        posed = [(ask, self._counter(ask.key, ask.quota)) for ask in asks]
-        return holding([counter.stripe for _, counter in posed], lambda: Verdict.of(self._decide(posed, now)))
+    def _ask_all(self, asks: tuple[Posed, ...], now: Micros, kind: type[V] = Verdict) -> V:  # type: ignore[assignment]
+        posed = [(new(Ask, ask), self._counter(ask[0], ask[1])) for ask in asks]
+        return holding([counter.stripe for _, counter in posed], lambda: kind.of(self._decide(posed, now)))
 
     def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""

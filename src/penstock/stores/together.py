@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from penstock.algorithms.base import Decide, State
 from penstock.clock import Micros
-from penstock.model import Ask, Decision, Key, Verdict
+from penstock.model import Decision, Key, Posed
 from penstock.quota import MIN_INTERVAL, Quota
-from penstock.stores.base import AskAll
+from penstock.stores.base import AskAll, V
 from penstock.stores.families import MAX_BOUND, Family
 from penstock.stores.stripes import MASK, Shelf, Stripes
 
@@ -40,7 +40,7 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
         ready = prepared[quota] = family.shelves, bound.decide, bound.peek, capacity
         return ready
 
-    def ask_all(asks: tuple[Ask, ...], now: Micros) -> Verdict:
+    def ask_all(asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V:
         numbers = [hash(ask[0]) & MASK for ask in asks]
         order = sorted(numbers)
         # As in the way of a lone ask: an RLock knows its owner, so whatever exception comes from outside (Ctrl-C)
@@ -48,7 +48,7 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
         try:
             for number in order:
                 acquires[number]()
-            verdict = decide_all(asks, numbers, now)
+            verdict = decide_all(asks, numbers, now, kind)
             for number in order:
                 releases[number]()
         except BaseException:
@@ -56,9 +56,9 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
                 if owned[number]():
                     releases[number]()
             raise
-        return ordinary(asks, now) if verdict is None else verdict
+        return ordinary(asks, now, kind) if verdict is None else verdict
 
-    def decide_all(asks: tuple[Ask, ...], numbers: list[int], now: Micros) -> Verdict | None:
+    def decide_all(asks: tuple[Posed, ...], numbers: list[int], now: Micros, kind: type[V]) -> V | None:
         """The verdict, written down; None, and nothing written, if a counter is not there."""
         decisions = []
         kept = []
@@ -77,11 +77,11 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
             elif (share := answer[1] / capacity if capacity else 1.5) < least:  # which is the tightest: see Verdict.of
                 tightest, least = decisions[-1], share
         if not plain or tightest is None:
-            return Verdict.of(settled(decisions, kept, now))
+            return kind.of(settled(decisions, kept, now))
         for young, key, _, after in kept:
             young[key] = after
         answer, _, key, quota, cost, _ = tightest
-        return Verdict((answer, now, key, quota, cost, tuple(decisions) if len(decisions) > 1 else ()))
+        return kind((answer, now, key, quota, cost, tuple(decisions) if len(decisions) > 1 else ()))
 
     def settled(decisions: list[Decision], kept: list[_Kept], now: Micros) -> tuple[Decision, ...]:
         """The decisions on a request some of whose asks may refuse, written down as far as they stand."""
