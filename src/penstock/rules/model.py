@@ -27,12 +27,13 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
 from penstock.clock import SECOND, Micros
 from penstock.quota import Quota
-from penstock.rules import reading
+from penstock.rules import reading, shapes
 from penstock.rules.conditions import Condition
 from penstock.rules.flaws import HIDDEN, Flaw, Flawed, flawed, unknown
 from penstock.rules.reading import KeyPart
@@ -46,7 +47,7 @@ IPV6_PREFIX = 64
 ADDRESS = "ip"
 """The entry that is an address without being declared as one."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "priority", "stop", "shared")
@@ -54,7 +55,7 @@ LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "prior
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not NAME.fullmatch(value):
         raise flawed(value, "a letter or digit, then at most 63 letters, digits, or any of _ . : -")
     return value
 
@@ -65,15 +66,17 @@ def _line(value: str) -> str:
     return value
 
 
-Name: TypeAlias = Annotated[str, PlainValidator(_name)]
-Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name)]
+Name: TypeAlias = Annotated[str, PlainValidator(_name), WithJsonSchema(shapes.NAME)]
+Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name), WithJsonSchema(shapes.ENTRY)]
 Line: TypeAlias = Annotated[str, Field(max_length=500), AfterValidator(_line)]
-Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas)]
+Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas), WithJsonSchema(shapes.QUOTAS)]
 Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COST)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
 
 
 class CostFrom(_Record):
@@ -83,9 +86,13 @@ class CostFrom(_Record):
     """
 
     entry: Entry
+    """The entry that says the cost."""
     least: Cost = 1
+    """What is charged when it says less."""
     most: Cost
+    """What is charged when it says more, or nothing that is a whole number."""
     default: Cost | None = None
+    """What is charged when it is absent; by default the least."""
 
     @model_validator(mode="after")
     def _ordered(self) -> CostFrom:
@@ -109,26 +116,29 @@ class Tiers(_Record):
     """Quotas by the name in the entry `by`; who has another name, or none, gets the quotas of the rule itself."""
 
     by: Entry = "tier"
+    """The entry that names the tier."""
     quotas: Annotated[Mapping[Name, Quotas], Field(alias="quota", min_length=1, max_length=MAX_TIERS)]
+    """Names of tiers, and the quotas of each."""
 
 
 class Response(_Record):
     """What a client is told of a rule."""
 
     headers: Literal["shown", "hidden"] = "shown"
+    """Whether headers tell limits and what is left; a refusal tells when to come again either way."""
     message: Line | None = None
+    """The words of a refusal."""
 
 
 class EntryOptions(_Record):
-    """How the texts of one descriptor entry are made equal before they are matched or counted.
-
-    `fold_case`: case does not tell them apart. `nfc`: neither does how accents are composed. `ipv6_prefix`: the entry
-    is an address, and IPv6 addresses that share so many bits are one; IPv4 written as IPv6 is IPv4.
-    """
+    """How the texts of one descriptor entry are made equal before they are matched or counted."""
 
     fold_case: bool = False
+    """Case does not tell them apart."""
     nfc: bool = False
+    """Whether accents are part of a letter or follow it does not tell them apart."""
     ipv6_prefix: Annotated[int, Field(ge=1, le=128)] | None = None
+    """The entry is an address, and IPv6 addresses that share so many bits are one. 64 for the entry `ip`."""
 
 
 def _key(value: object, info: ValidationInfo) -> tuple[KeyPart, ...]:
@@ -151,31 +161,50 @@ def _unless_limit(info: ValidationInfo, expected: str) -> tuple[()]:
 
 
 class Rule(_Record):
-    """One rule. Rules are considered in the order of `order`, then of the file.
+    """One rule. Rules are looked at in the order of `order`, then of the file.
 
-    All `limit` rules that match are asked together. A `deny` that matches refuses; an `allow` that matches, or a
-    `limit` with `stop`, keeps the rules behind it from being considered.
+    All `limit` rules that match are one request: all are charged or none. A matching `deny` or `allow` decides alone,
+    and of several the first. After a matching rule with `stop` no other is looked at.
     """
 
     id: Name
+    """Names the rule, and its counters: who renames a rule starts them anew."""
     description: Line | None = None
+    """What the rule is for."""
     order: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Rules with a smaller number come first."""
     action: Literal["limit", "deny", "allow"] = "limit"
-    match: Annotated[Condition | None, PlainValidator(reading.condition)] = None
-    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key)] = Field(default=None, validate_default=True)
-    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota)] = Field(
+    """Whether requests that match are counted, refused, or let pass."""
+    match: Annotated[Condition | None, PlainValidator(reading.condition), WithJsonSchema({})] = None
+    """Which requests the rule is for; by default all."""
+    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key), WithJsonSchema(shapes.KEY)] = Field(
+        default=None, validate_default=True
+    )
+    """Whose requests are counted together: entries, `|` for "or else"; [] for one counter."""
+    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota), WithJsonSchema(shapes.QUOTAS)] = Field(
         default=None, validate_default=True, alias="quota"
     )
-    cost: Annotated[int | CostFrom, PlainValidator(_cost)] = 1
+    """How much, in which time; of several, all must have room."""
+    cost: Annotated[int | CostFrom, PlainValidator(_cost, json_schema_input_type=Cost | CostFrom)] = 1
+    """What one request costs: a number, or an entry that says it."""
     tiers: Tiers | None = None
+    """Other quotas for some."""
     mode: Literal["enforce", "shadow", "off"] = "enforce"
+    """Whether it applies, only reports what it would have refused, or is not there at all."""
     on_failure: Literal["local", "open", "closed"] | None = None
-    deadline: Annotated[float, PlainValidator(reading.seconds)] | None = None
+    """What happens when the store cannot answer: this host counts for itself, requests pass, or are refused."""
+    deadline: Annotated[float | None, PlainValidator(reading.seconds), WithJsonSchema(shapes.DURATION)] = None
+    """How long the store may take to answer, such as 20ms."""
     priority: Literal["critical", "high", "normal", "low"] = "normal"
+    """Which requests go first when not all can be asked about."""
     stop: bool = False
+    """Whether the rules behind this one are left out for requests that match it."""
     shared: Name | None = None
+    """Names a counter that several rules share; by default each has its own."""
     response: Response = Response()
+    """What a client is told."""
     tags: Annotated[tuple[Name, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
+    """Names to find rules by."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Rule:
@@ -189,10 +218,17 @@ class Override(_Record):
     """Other quotas of one rule for requests whose entries have one of the values in `for`, until an instant."""
 
     rule: Name
-    who: Annotated[Mapping[Entry, tuple[str, ...]], PlainValidator(reading.who), Field(alias="for", repr=False)]
+    """The id of the rule."""
+    who: Annotated[Mapping[str, tuple[str, ...]], PlainValidator(reading.who), WithJsonSchema(shapes.WHO)] = Field(
+        alias="for", repr=False
+    )
+    """Entries and their values; of several entries, all must fit."""
     quotas: Annotated[Quotas, Field(alias="quota")]
-    until: Annotated[datetime, PlainValidator(reading.instant)]
+    """What applies instead of the quotas of the rule and its tiers."""
+    until: Annotated[datetime, PlainValidator(reading.instant), WithJsonSchema(shapes.INSTANT)]
+    """When it ends, with an offset from UTC."""
     description: Line | None = None
+    """What it is for."""
 
     @property
     def until_us(self) -> Micros:
@@ -211,10 +247,15 @@ class RuleFile(_Record):
     """All that one file says."""
 
     rules: Annotated[tuple[Rule, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
+    """The rules."""
     overrides: Annotated[tuple[Override, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
+    """Exceptions that end by themselves."""
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
+    """How the texts of an entry are made equal."""
     directory: Line | None = None
+    """The file that says whose an API key is, seen from the folder of this one."""
     empty: bool = False
+    """Said in a file that is meant to have no rules."""
 
     def options(self, entry: str) -> EntryOptions:
         """How the texts of this entry are made equal."""

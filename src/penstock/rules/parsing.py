@@ -24,6 +24,7 @@ from penstock.rules import document
 from penstock.rules.document import Located
 from penstock.rules.flaws import HIDDEN, Flaw, Flawed, Path, unknown
 from penstock.rules.model import (
+    NAME,
     CostFrom,
     EntryOptions,
     Override,
@@ -85,19 +86,18 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
     raise InvalidRules(_faults(located, file))
 
 
-def read(path: FilePath) -> bytes:
-    """The bytes of a file, but never more than can be parsed."""
-    with path.open("rb") as file:
-        return file.read(document.MAX_BYTES + 1)
-
-
 def load(path: FilePath) -> RuleFile:
-    """The rules in a file. One that cannot be read at all is a fault like any other."""
+    """The rules in a file."""
+    return parse(content(path), path.name)
+
+
+def content(path: FilePath) -> bytes:
+    """The bytes of a file, but never more than can be parsed. One that cannot be read is a fault like any other."""
     try:
-        content = read(path)
+        with path.open("rb") as file:
+            return file.read(document.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InvalidRules([unreadable(path, error)]) from None
-    return parse(content, path.name)
 
 
 def unreadable(path: FilePath, error: Exception) -> Fault:
@@ -168,7 +168,7 @@ def _crossed(data: dict[str, object]) -> Iterator[Flaw]:
 def _named(records: object, field: str) -> Iterator[tuple[int, str]]:
     for at, record in enumerate(records if isinstance(records, list) else ()):
         name = record.get(field) if isinstance(record, dict) else None
-        if isinstance(name, str):
+        if isinstance(name, str) and NAME.fullmatch(name):
             yield at, name
 
 

@@ -1,0 +1,5 @@
+"""`python -m penstock.cli` is the same as `penstock`."""
+
+from penstock.cli import main
+
+main()
