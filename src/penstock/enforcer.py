@@ -9,145 +9,30 @@ so may one that an `allow` rule matches; one that a `deny` rule matches is refus
 A request uses one set of rules from start to end. `enforcer.rules = others` puts others in force, by one assignment; a
 `RuleSource` in their place is asked for the current set at each request.
 
-Both classes have the same methods and differ in one word, `await`. What they share is `_Bench`, which never waits.
+Both classes have the same methods and differ in one word, `await`. What they share is `RuleFront`, which never waits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Iterable
+from typing import cast
 
-from penstock.clock import SECOND, Micros
-from penstock.errors import InvalidOption, shown
-from penstock.events import Hook, nobody, tell
-from penstock.front import Front, Id, check_id, verdict_of
+from penstock.clock import Micros
+from penstock.events import Hook, nobody
+from penstock.front import Id, verdict_of
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
-from penstock.inspection import Inspection, inspections
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.model import Acquire, Amended, Outcome, Receipt, Verdict
-from penstock.quota import CONCURRENCY
+from penstock.model import Amended, Receipt, Verdict
+from penstock.rule_front import Request, RuleFront, Shedder, Source, deadline, holds, is_free, parted
+from penstock.rules.course import Plan
 from penstock.rules.directory import AsyncKeyDirectory, KeyDirectory
-from penstock.rules.explaining import Explanation, explain
-from penstock.rules.ruleset import Descriptor, Plan, RuleSet
-from penstock.ruling import Ruling, blocked, passed, ruled, shed
-
-Request: TypeAlias = Descriptor | tuple[Descriptor, int]
-"""A descriptor, or (descriptor, cost)."""
+from penstock.rules.explaining import Explanation
+from penstock.rules.ruleset import Descriptor, RuleSet
+from penstock.ruling import Ruling
 
 
-class Source(Protocol):
-    """Where the rules in force come from, such as a `RuleSource`."""
-
-    @property
-    def current(self) -> RuleSet:
-        """The set in force."""
-
-
-class Shedder(Protocol):
-    """Who refuses when the system is too busy, whoever asks."""
-
-    def admit(self, priority: str, /) -> Any:
-        """An answer that is true or false, knows `retry_after` in seconds, and has an `end()`."""
-
-
-class _Fixed:
-    """Rules that stay until others are put in their place."""
-
-    __slots__ = ("current",)
-
-    def __init__(self, rules: RuleSet) -> None:
-        if not isinstance(rules, RuleSet):
-            raise InvalidOption(f"rules {shown(rules)}: expected a RuleSet, or a source with one in force")
-        self.current = rules
-
-
-class _Bench:
-    """Everything about an enforcer that does not wait."""
-
-    def __init__(self, rules: RuleSet | Source, limiter: Front, shedder: Shedder | None, hook: Hook) -> None:
-        self._source: Source = rules if hasattr(rules, "current") else _Fixed(rules)
-        self._front = limiter
-        self._shedder = shedder
-        self._hook = hook
-        self._time_ns = limiter._clock.time_ns
-
-    @property
-    def rules(self) -> RuleSet:
-        """The rules in force."""
-        return self._source.current
-
-    @rules.setter
-    def rules(self, rules: RuleSet) -> None:
-        self._source = _Fixed(rules)
-
-    def _now(self) -> Micros:
-        return self._time_ns() // 1_000
-
-    def _unasked(self, plan: Plan, cost: int, now: Micros) -> tuple[Verdict | None, Any]:
-        """The verdict on a request of which no counter needs to be asked, and the shedder's admission, if any."""
-        verdict = _decided(plan, cost, now)
-        if self._shedder is None or plan.course.decided_by is not None:
-            return verdict, None
-        admission = self._shedder.admit(plan.course.priority)
-        if admission:
-            return verdict, admission
-        return shed(max(round(admission.retry_after * SECOND), 1), cost, now), None
-
-    def _ruled(self, verdict: Verdict, plan: Plan, admission: Any) -> Ruling:
-        """The ruling that is handed out, and told of."""
-        ruling = ruled(verdict, plan)
-        if admission is not None:
-            if verdict:
-                ruling.admission = admission
-            else:
-                admission.end()
-        if self._hook is not nobody:
-            tell(self._hook, ruling.event())
-        return ruling
-
-    def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
-        self._front._check_open()
-        return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), plan.course.on_failure)
-
-    def _plans(self, rules: RuleSet, requests: Sequence[tuple[Descriptor, int]], now: Micros) -> list[_Planned]:
-        """What each request of a batch asks, or the verdict on it if it asks nobody."""
-        planned = []
-        for descriptor, cost in requests:
-            plan = rules.match(descriptor, now, cost)
-            planned.append(_Planned(plan, *self._unasked(plan, cost, now)))
-        return planned
-
-    def _rulings(self, planned: Sequence[_Planned], outcomes: Iterable[Outcome]) -> list[Ruling]:
-        """The rulings on a batch, from the outcomes of those who had to be asked."""
-        answers = iter(outcomes)
-        verdicts = [verdict_of(next(answers)) if one.verdict is None else one.verdict for one in planned]
-        return [self._ruled(verdict, one.plan, one.admission) for verdict, one in zip(verdicts, planned, strict=True)]
-
-    def _explanation(self, rules: RuleSet, descriptor: Descriptor, plan: Plan, peeked: Verdict | None) -> Explanation:
-        """What became of a request, in words; `peeked` is what its counters say, if there are any."""
-        now = self._now()
-        verdict = peeked if peeked is not None else _decided(plan, 1, now)
-        ruling = ruled(cast("Verdict", verdict), plan)
-        states: dict[str, list[Inspection]] = {}
-        if peeked is not None:
-            for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
-                states.setdefault(rule.id, []).append(inspection)
-        explained = tuple(
-            one._replace(counters=tuple(states.get(one.rule, ()))) for one in explain(rules, descriptor, now)
-        )
-        return Explanation(rules.version, _outcome(ruling), explained)
-
-
-class _Planned(NamedTuple):
-    """A request of a batch: what it asks; the verdict on it if it asks nobody; the shedder's admission."""
-
-    plan: Plan
-    verdict: Verdict | None
-    admission: Any
-
-
-class Enforcer(_Bench):
+class Enforcer(RuleFront):
     """Rules for blocking code.
 
     - `rules`: a `RuleSet`, or a source of the one in force.
@@ -204,9 +89,9 @@ class Enforcer(_Bench):
     def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
         rules, now = self._source.current, self._now()
-        planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in _parted(requests)], now)
+        planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = self._limiter._driver.run(ops, _deadline(planned)) if ops else []
+        outcomes = self._limiter._driver.run(ops, deadline(planned)) if ops else []
         return self._rulings(planned, outcomes)
 
     def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
@@ -227,19 +112,19 @@ class Enforcer(_Bench):
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if _is_free(charged) else self._limiter.refund(charged, units)
+        return Amended() if is_free(charged) else self._limiter.refund(charged, units)
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, on every counter it was charged to."""
-        return Amended() if _is_free(charged) else self._limiter.settle(charged, units)
+        return Amended() if is_free(charged) else self._limiter.settle(charged, units)
 
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a request holds, if it holds any."""
-        return self._limiter.release(charged) if _holds(charged) else Amended()
+        return self._limiter.release(charged) if holds(charged) else Amended()
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return self._limiter.renew(charged) if _holds(charged) else True
+        return self._limiter.renew(charged) if holds(charged) else True
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the rules make of a request and why, and how its counters stand. Charges nothing."""
@@ -257,7 +142,7 @@ class Enforcer(_Bench):
         return verdict_of(self._limiter._driver.run([op], plan.course.deadline)[0])
 
 
-class AsyncEnforcer(_Bench):
+class AsyncEnforcer(RuleFront):
     """Rules for asyncio: the methods of `Enforcer`, awaited. Its directory may be an `AsyncKeyDirectory`.
 
     >>> if not await enforcer.check({"path": "/login", "ip": ip}):
@@ -307,9 +192,9 @@ class AsyncEnforcer(_Bench):
     async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
         rules, now = self._source.current, self._now()
-        planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in _parted(requests)], now)
+        planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = await self._limiter._driver.run(ops, _deadline(planned)) if ops else []
+        outcomes = await self._limiter._driver.run(ops, deadline(planned)) if ops else []
         return self._rulings(planned, outcomes)
 
     def hold(
@@ -340,19 +225,19 @@ class AsyncEnforcer(_Bench):
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if _is_free(charged) else await self._limiter.refund(charged, units)
+        return Amended() if is_free(charged) else await self._limiter.refund(charged, units)
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, on every counter it was charged to."""
-        return Amended() if _is_free(charged) else await self._limiter.settle(charged, units)
+        return Amended() if is_free(charged) else await self._limiter.settle(charged, units)
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a request holds, if it holds any."""
-        return await self._limiter.release(charged) if _holds(charged) else Amended()
+        return await self._limiter.release(charged) if holds(charged) else Amended()
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return await self._limiter.renew(charged) if _holds(charged) else True
+        return await self._limiter.renew(charged) if holds(charged) else True
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the rules make of a request and why, and how its counters stand. Charges nothing."""
@@ -371,44 +256,3 @@ class AsyncEnforcer(_Bench):
     async def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
         op = self._acquire(plan, request_id, dry=dry)
         return verdict_of((await self._limiter._driver.run([op], plan.course.deadline))[0])
-
-
-def _parted(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
-    """Descriptors and costs."""
-    return [request if isinstance(request, tuple) else (request, 1) for request in requests]
-
-
-def _decided(plan: Plan, cost: int, now: Micros) -> Verdict | None:
-    """The verdict that follows from the rules alone; None if counters must be asked."""
-    rule = plan.course.decided_by
-    if rule is not None and rule.action == "deny":
-        return blocked(cost, now)
-    return None if plan.posed else passed(cost, now)
-
-
-def _deadline(planned: Iterable[_Planned]) -> Micros | None:
-    """The shortest of a batch."""
-    deadlines = [one.plan.course.deadline for one in planned if one.verdict is None]
-    return min([deadline for deadline in deadlines if deadline is not None], default=None)
-
-
-def _is_free(charged: Verdict | Receipt) -> bool:
-    """Whether it was a request that passed without being charged, so that there is nothing to change."""
-    return isinstance(charged, Ruling) and charged.allowed and charged.receipt is None
-
-
-def _holds(charged: Verdict | Receipt) -> bool:
-    """Whether a place came with it. What is neither verdict nor receipt is left to the limiter to complain about."""
-    if isinstance(charged, Ruling):
-        receipt = charged.receipt
-        return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
-    return True
-
-
-def _outcome(ruling: Ruling) -> str:
-    """What would become of the request."""
-    if ruling:
-        by = f" by {ruling.rule}" if ruling.rule and not ruling.decisions else ""
-        return f"it may pass{by}" if ruling.rule else "no rule applies: it may pass"
-    wait = f", and may pass in {ruling.retry_after:.6g} s" if ruling.reason != "blocked" else ""
-    return f"it is refused by {ruling.rule} ({ruling.reason}){wait}"

@@ -13,7 +13,8 @@ from penstock.clock import SECOND, Micros
 from penstock.events import Decided
 from penstock.model import NOT_CHARGED, Answer, Decision, Verdict, new
 from penstock.quota import CONCURRENCY, MIN_INTERVAL, Quota
-from penstock.rules.ruleset import CompiledRule, Plan
+from penstock.rules.compiled import CompiledRule
+from penstock.rules.course import Plan
 
 Reason: TypeAlias = Literal["", "rate", "too_close", "concurrency", "shed", "blocked", "degraded"]
 """Why a request was refused; empty if it was not."""

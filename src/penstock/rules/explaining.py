@@ -12,10 +12,11 @@ from typing import NamedTuple
 from penstock.clock import Micros
 from penstock.inspection import Inspection
 from penstock.quota import Quota
+from penstock.rules.compiled import CompiledRule
 from penstock.rules.conditions import All, Any, Condition, Not
 from penstock.rules.matching import Slots, Values, compile_test
 from penstock.rules.networks import number_of
-from penstock.rules.ruleset import CompiledRule, Descriptor, RuleSet
+from penstock.rules.ruleset import Descriptor, RuleSet
 
 MAX_REASONS = 8
 
