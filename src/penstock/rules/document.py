@@ -11,8 +11,8 @@ Everything is bounded while it is read: bytes, values, depth. Mappings and lists
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -71,16 +71,18 @@ class _Stop(Exception):
 
 def read(content: bytes | str) -> Document:
     """The one document in `content`."""
-    reader = _Reader()
+    reader, text = _Reader(), ""
     try:
-        reader.read(_checked(content))
+        text = _decoded(content)
+        reader.read(text)
         return Document(reader.data, reader.flaws, whole=True)
     except _Stop as stop:
         fatal = stop.located
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", "unreadable")
-        fatal = _located(mark.line + 1 if mark else 0, (), f"not YAML: {problem}", "well-formed YAML")
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        fatal = _located(line, (), f"not YAML: {error.problem}", "well-formed YAML")
+    except yaml.YAMLError:
+        fatal = _unprintable(text)
     return Document(reader.data, [*reader.flaws, fatal], whole=False)
 
 
@@ -95,21 +97,25 @@ def line_of(data: Any, path: Path) -> int:
     return line
 
 
-def _checked(content: bytes | str) -> str:
+def _decoded(content: bytes | str) -> str:
     """The text, if it is text at all and not too long."""
     if len(content) > MAX_BYTES:
         raise _Stop(0, (), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
         encoded = content.encode() if isinstance(content, str) else content
-        text = encoded.decode("utf-8-sig")
+        return encoded.decode("utf-8-sig")
     except UnicodeError as error:
         before = error.object[: error.start]  # type: ignore[attr-defined]
         newline = "\n" if isinstance(content, str) else b"\n"
         raise _Stop(before.count(newline) + 1, (), "not UTF-8", "text in UTF-8") from None
-    if found := _UNPRINTABLE.search(text):
-        problem = f"a character that YAML does not allow, {found.group()!r}"
-        raise _Stop(text.count("\n", 0, found.start()) + 1, (), problem, "printable text")
-    return text
+
+
+def _unprintable(text: str) -> Located:
+    """Where the character is that the parser did not like."""
+    found = _UNPRINTABLE.search(text)
+    line = text.count("\n", 0, found.start()) + 1 if found else 0
+    what = f", {found.group()!r}" if found else ""
+    return _located(line, (), f"a character that YAML does not allow{what}", "printable text")
 
 
 def _located(line: int, path: Path, problem: str, expected: str) -> Located:
@@ -124,110 +130,112 @@ class _Reader:
         self.flaws: list[Located] = []
         self.open: list[Mapping | List] = []
         self.path: list[str | int] = []
-        self.key: str | None = None  # of a mapping, until its value comes
+        self.mapping: Mapping | None = None  # the last container, if it is one
+        self.key: str | None = None  # of that mapping, until its value comes
         self.repeats = False  # whether that key was there before
         self.values = 0
         self.documents = 0
 
     def read(self, text: str) -> None:
+        handlers: dict[type, Callable[[Any, int], None]] = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.MappingStartEvent: lambda event, line: self._start(Mapping(line), event, line),
+            yaml.SequenceStartEvent: lambda event, line: self._start(List(line), event, line),
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.AliasEvent: self._alias,
+            yaml.DocumentStartEvent: self._document,
+        }
         events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         for event in events:
-            line = event.start_mark.line + 1
-            match event:
-                case yaml.ScalarEvent():
-                    self._scalar(event, line)
-                case yaml.MappingStartEvent():
-                    self._start(Mapping(line), event, line)
-                case yaml.SequenceStartEvent():
-                    self._start(List(line), event, line)
-                case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                    self._end()
-                case yaml.AliasEvent():
-                    self._alias(line)
-                case yaml.DocumentStartEvent():
-                    self._document(line)
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event, event.start_mark.line + 1)
 
-    def _document(self, line: int) -> None:
+    def _document(self, _: object, line: int) -> None:
         self.documents += 1
         if self.documents > 1:
             raise _Stop(line, (), "a second document", "one document in a file")
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
-        if self._wants_key():
-            self._take_key(event.value, line)
+        text: str = event.value
+        if self.mapping is not None and self.key is None:
+            self._take_key(self.mapping, text, line)
             return
-        plain = event.style in (None, "") and not event.tag
-        if plain and event.value in _BLANK:
+        plain = event.implicit[0]  # neither quoted nor tagged
+        if plain and text in _BLANK:
             self._fault(line, "blank", "a value, or no such field")
-        self._place(_resolved(event.value) if plain else event.value, event, line)
+        if event.tag:
+            self._tag(event.tag, line)
+        self._place(_resolved(text) if plain else text, line)
 
     def _start(self, container: Mapping | List, event: Any, line: int) -> None:
-        if self._wants_key():
-            raise _Stop(line, tuple(self.path), "a list or mapping in place of a name", "a name")
+        self._no_key(line, "a list or mapping")
         if len(self.open) >= MAX_DEPTH:
             raise _Stop(line, (), f"more than {MAX_DEPTH} levels deep", f"at most {MAX_DEPTH} levels")
+        if event.tag:
+            self._tag(event.tag, line)
         step = self._step()
-        self._place(container, event, line)
-        self.open.append(container)
+        self._place(container, line)
         self.path += step
+        self.open.append(container)
+        self.mapping = container if isinstance(container, Mapping) else None
 
-    def _end(self) -> None:
+    def _end(self, *_: object) -> None:
         self.open.pop()
-        if self.path:
-            self.path.pop()
+        del self.path[-1:]
+        last = self.open[-1] if self.open else None
+        self.mapping = last if isinstance(last, Mapping) else None
 
-    def _alias(self, line: int) -> None:
+    def _alias(self, _: object, line: int) -> None:
         """What an alias stands for is not looked at, so there is nothing that could unfold."""
-        if self._wants_key():
-            raise _Stop(line, tuple(self.path), "an alias in place of a name", "a name")
+        self._no_key(line, "an alias")
         self._fault(line, "an alias", "the value itself: aliases are not followed")
-        self._place(None, None, line)
+        self._place(None, line)
 
-    def _wants_key(self) -> bool:
-        return bool(self.open) and isinstance(self.open[-1], Mapping) and self.key is None
+    def _no_key(self, line: int, found: str) -> None:
+        if self.mapping is not None and self.key is None:
+            raise _Stop(line, tuple(self.path), f"{found} in place of a name", "a name")
 
-    def _take_key(self, key: str, line: int) -> None:
-        mapping = self.open[-1]
-        assert isinstance(mapping, Mapping)  # noqa: S101 - as _wants_key saw
-        self.key, self.repeats = key, key in mapping
+    def _take_key(self, mapping: Mapping, key: str, line: int) -> None:
+        self.key, self.repeats = key, key in mapping.lines
         if self.repeats:
             self._fault(line, f"repeated: also on line {mapping.lines[key]}", "each field once")
         else:
             mapping.lines[key] = line
 
-    def _place(self, value: object, event: Any, line: int) -> None:
+    def _place(self, value: object, line: int) -> None:
         """Put a value where it belongs; the first of repeated keys stays."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise _Stop(line, (), f"more than {MAX_VALUES} values", f"at most {MAX_VALUES}")
-        if event is not None and event.tag:
-            self._fault(line, f"a tag, {str(event.tag)[:64]!r}", "no tags")
-        if not self.open:
+        if self.mapping is not None and self.key is not None:
+            if not self.repeats:
+                self.mapping[self.key] = value
+            self.key = None
+        elif self.open:
+            items = cast("List", self.open[-1])
+            items.append(value)
+            items.lines.append(line)
+        else:
             self.data = value
-            return
-        container = self.open[-1]
-        if isinstance(container, List):
-            container.append(value)
-            container.lines.append(line)
-            return
-        if not self.repeats and self.key is not None:
-            container[self.key] = value
-        self.key = None
 
-    def _step(self) -> list[str | int]:
-        """The step from the innermost container to the value that comes next."""
-        if not self.open:
-            return []
-        container = self.open[-1]
-        return [len(container) if isinstance(container, List) else self.key or ""]
+    def _tag(self, tag: str, line: int) -> None:
+        self._fault(line, f"a tag, {tag[:64]!r}", "no tags")
 
     def _fault(self, line: int, problem: str, expected: str) -> None:
         self.flaws.append(_located(line, (*self.path, *self._step()), problem, expected))
 
+    def _step(self) -> list[str | int]:
+        """The step from the last container to the value that comes next."""
+        if not self.open:
+            return []
+        return [len(self.open[-1]) if self.key is None else self.key]
+
 
 def _resolved(text: str) -> object:
-    if text in _BLANK:
-        return None
     if text in ("true", "false"):
         return text == "true"
+    if text in _BLANK:
+        return None
     return int(text) if _WHOLE.fullmatch(text) else text

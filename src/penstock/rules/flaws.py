@@ -11,6 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 
+MAX_FLAWS = 1_000
+"""So many are told; nobody reads more."""
+
+MAX_COMPARED = 200
+"""Among so many names the one that was meant is looked for, because comparing is slow."""
+
 
 class _Hidden:
     """Stands for a value that is missing, or that messages must not quote."""
@@ -50,7 +56,7 @@ def flawed(value: object, expected: str, problem: str = "") -> Flawed:
 
 def unknown(what: str, name: object, known: tuple[str, ...]) -> tuple[str, str]:
     """The problem and the expectation where `name` is none of those `known`, with the likeliest of them first."""
-    near = get_close_matches(str(name)[:64], known, n=1)
+    near = get_close_matches(str(name)[:64], known[:MAX_COMPARED], n=1)
     hint = f", did you mean {near[0]}?" if near else ""
     shown = known if len(known) <= 30 else (*known[:30], f"{len(known) - 30} more")
     return f"unknown {what}{hint}", f"one of {', '.join(shown)}" if known else "none"

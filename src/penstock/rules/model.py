@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -32,14 +33,13 @@ from pydantic import (
 )
 
 from penstock.clock import SECOND, Micros
-from penstock.quota import Quota
+from penstock.quota import MAX_LIMIT, Quota
 from penstock.rules import reading, shapes
 from penstock.rules.conditions import Condition
-from penstock.rules.flaws import HIDDEN, Flaw, Flawed, flawed, unknown
+from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
 from penstock.rules.reading import KeyPart
 
 MAX_RULES = 20_000
-MAX_COST = 2**32
 MAX_TIERS = 64
 MAX_TAGS = 16
 IPV6_PREFIX = 64
@@ -70,7 +70,7 @@ Name: TypeAlias = Annotated[str, PlainValidator(_name), WithJsonSchema(shapes.NA
 Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name), WithJsonSchema(shapes.ENTRY)]
 Line: TypeAlias = Annotated[str, Field(max_length=500), AfterValidator(_line)]
 Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas), WithJsonSchema(shapes.QUOTAS)]
-Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COST)]
+Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class _Record(BaseModel):
@@ -266,12 +266,11 @@ class RuleFile(_Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> RuleFile:
+        ids = {rule.id: at for at, rule in enumerate(self.rules)}
         flaws = [
             *emptiness(len(self.rules), self.empty),
             *repeated_ids((at, rule.id) for at, rule in enumerate(self.rules)),
-            *lost_overrides(
-                ((at, one.rule) for at, one in enumerate(self.overrides)), {rule.id for rule in self.rules}
-            ),
+            *lost_overrides(((at, one.rule) for at, one in enumerate(self.overrides)), ids),
             *_overrides(self),
             *_shared(self.rules),
         ]
@@ -284,9 +283,9 @@ class RuleFile(_Record):
 
 
 def _unaffordable(rule: Rule) -> Iterable[Flaw]:
-    yield from _too_dear(rule.cost, rule.quotas, ())
+    yield from _too_dear(rule.cost, rule.quotas)
     for name, quotas in rule.tiers.quotas.items() if rule.tiers else ():
-        yield from _too_dear(rule.cost, quotas, (f"tiers.quota.{name}",))
+        yield from _too_dear(rule.cost, quotas, f" of tiers.quota.{name}")
 
 
 def _meaningless(rule: Rule) -> Iterable[Flaw]:
@@ -298,13 +297,12 @@ def _meaningless(rule: Rule) -> Iterable[Flaw]:
         yield Flaw(("mode",), rule.mode, "no effect in a rule that says allow", "enforce or off")
 
 
-def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], where: tuple[str, ...]) -> Iterable[Flaw]:
+def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], whose: str = "") -> Iterable[Flaw]:
     """A cost that could never be admitted is a mistake, not a limit."""
     most, path = (cost.most, ("cost", "most")) if isinstance(cost, CostFrom) else (cost, ("cost",))
     for quota in quotas:
         if not quota.flat and most > quota.capacity:
-            place = f" of {where[0]}" if where else ""
-            yield Flaw(path, most, f"never fits {str(quota)!r}{place}", f"at most {quota.capacity}")
+            yield Flaw(path, most, f"never fits {str(quota)!r}{whose}", f"at most {quota.capacity}")
 
 
 def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
@@ -325,10 +323,10 @@ def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
 
 def lost_overrides(names: Iterable[tuple[int, str]], known: Collection[str]) -> Iterable[Flaw]:
     """An override of a rule that does not exist would have no effect."""
-    for at, name in names:
-        if name not in known:
-            problem, expected = unknown("rule", name, tuple(known))
-            yield Flaw(("overrides", at, "rule"), name, problem, expected)
+    first = tuple(known)
+    lost = ((at, name) for at, name in names if name not in known)
+    for at, name in islice(lost, MAX_FLAWS):
+        yield Flaw(("overrides", at, "rule"), name, *unknown("rule", name, first))
 
 
 def _overrides(file: RuleFile) -> Iterable[Flaw]:
@@ -340,7 +338,7 @@ def _overrides(file: RuleFile) -> Iterable[Flaw]:
         if rule.action != "limit":
             problem = f"{rule.id} says {rule.action}"
             yield Flaw(("overrides", at, "rule"), override.rule, problem, "a rule that has a quota")
-        for flaw in _too_dear(rule.cost, override.quotas, ()):
+        for flaw in _too_dear(rule.cost, override.quotas):
             problem = f"cost {flaw.value} of {rule.id} {flaw.problem}"
             yield Flaw(("overrides", at, "quota"), HIDDEN, problem, f"room for {flaw.value}")
 

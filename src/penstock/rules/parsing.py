@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from penstock.errors import Fault, InvalidRules, shown
 from penstock.rules import document
 from penstock.rules.document import Located
-from penstock.rules.flaws import HIDDEN, Flaw, Flawed, Path, unknown
+from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, Path, unknown
 from penstock.rules.model import (
     NAME,
     CostFrom,
@@ -36,7 +36,6 @@ from penstock.rules.model import (
     repeated_ids,
 )
 
-MAX_FAULTS = 1_000
 DEFAULT_NAME = "penstock.yaml"
 
 _MODELS: dict[Path, type[BaseModel]] = {
@@ -78,7 +77,7 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
                 return rules
         except ValidationError as error:
             seen = {each.flaw.path for each in located}  # of a blank or an alias, enough was said
-            flaws = islice(_flaws(error, data), MAX_FAULTS + 1)
+            flaws = islice(_flaws(error, data), MAX_FLAWS + 1)
             located += [Located(document.line_of(data, flaw.path), flaw) for flaw in flaws if flaw.path not in seen]
     elif not located:
         problem = "nothing in it" if data is None else ""
@@ -175,9 +174,9 @@ def _named(records: object, field: str) -> Iterator[tuple[int, str]]:
 def _faults(located: list[Located], file: str) -> Iterator[Fault]:
     """At most so many as somebody may read, in the order of the file."""
     located = sorted(located, key=lambda each: each.line)
-    for line, flaw in located[:MAX_FAULTS]:
+    for line, flaw in located[:MAX_FLAWS]:
         yield Fault(file, line, _path(flaw.path), _shown(flaw.value), flaw.problem, flaw.expected)
-    if len(located) > MAX_FAULTS:
+    if len(located) > MAX_FLAWS:
         yield Fault(file, 0, "", "", "more faults than are listed", "none")
 
 

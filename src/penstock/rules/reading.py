@@ -102,16 +102,14 @@ def text_value(value: object) -> str:
 
 def seconds(value: object) -> float:
     """A deadline such as `20ms`, in seconds."""
-    if isinstance(value, float):
-        return value
     expected = f'a duration from 1us to {MAX_DEADLINE}s, such as "20ms"'
     try:
-        micros = quota_text.read_duration(cast("str", value))
+        found = value if isinstance(value, float) else quota_text.read_duration(cast("str", value)) / SECOND
     except InvalidQuota:
         raise flawed(value, expected) from None
-    if not 0 < micros <= MAX_DEADLINE * SECOND:
+    if not 0 < found <= MAX_DEADLINE:  # also refuses NaN
         raise flawed(value, expected)
-    return micros / SECOND
+    return found
 
 
 def instant(value: object) -> datetime:

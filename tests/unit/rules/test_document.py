@@ -6,8 +6,9 @@ import pytest
 
 from penstock.errors import InvalidRules
 from penstock.rules import document
+from penstock.rules.flaws import MAX_FLAWS
 from penstock.rules.model import MAX_RULES
-from penstock.rules.parsing import MAX_FAULTS, parse
+from penstock.rules.parsing import parse
 
 
 def _value(text: str) -> object:
@@ -103,6 +104,6 @@ def test_an_alias_bomb_is_refused_without_unfolding() -> None:
 
 
 def test_no_more_faults_are_listed_than_somebody_may_read() -> None:
-    faults = _faults("\n".join(f"field{n}: 1" for n in range(3 * MAX_FAULTS)))
-    assert len(faults) == MAX_FAULTS + 1
+    faults = _faults("\n".join(f"field{n}: 1" for n in range(3 * MAX_FLAWS)))
+    assert len(faults) == MAX_FLAWS + 1
     assert faults[-1] == "penstock.yaml: more faults than are listed (expected none)"
