@@ -297,7 +297,7 @@ class Limiter(Front):
         self.close()
 
     def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(self._driver.run([op])[0])
+        return verdict_of(self._driver.decide(op))
 
 
 class AsyncLimiter(Front):
@@ -342,7 +342,7 @@ class AsyncLimiter(Front):
             verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
             if verdict is not None:
                 return verdict
-        return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
+        return verdict_of(await self._driver.decide(self._acquire(key, quota, cost, request_id=id)))
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -545,7 +545,7 @@ class AsyncLimiter(Front):
         await self.close()
 
     async def _run(self, op: Acquire) -> Verdict:
-        return verdict_of((await self._driver.run([op]))[0])
+        return verdict_of(await self._driver.decide(op))
 
 
 def _set(woken: threading.Event) -> bool:

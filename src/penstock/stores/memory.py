@@ -54,10 +54,8 @@ class MemoryStore:
     """
 
     def __init__(self, *, max_keys: int = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
-        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
-            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
-        self._stripes = Stripes(max_keys)
+        self._stripes = Stripes(check_max_keys(max_keys))
         self._amends = Amends(self._stripes)
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
@@ -247,6 +245,12 @@ class MemoryStore:
                 if family is None:
                     family = self._families[quota.identity] = Family(self._stripes, len(self._families), quota)
         return family
+
+
+def check_max_keys(max_keys: int) -> int:
+    if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
+        raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
+    return max_keys
 
 
 def _charged(quota: Quota, cost: int) -> int:
