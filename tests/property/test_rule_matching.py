@@ -68,14 +68,13 @@ def _condition(random: Random, depth: int = 0) -> Condition:
             return Equals(entry, random.choice(ADDRESSES) or "10.0.0.1")
         return Cidr(entry, tuple(random.choices(NETWORKS, k=random.randint(1, 3))))
     values = [_path(random) if entry == "path" else random.choice(TEXTS) for _ in range(3)]
-    return random.choice(
-        [
-            Equals(entry, values[0]),
-            OneOf(entry, tuple(values)),
-            Prefix(entry, values[0]),
-            Glob(entry, _pattern(random)),
-        ]
-    )
+    leaves: list[Condition] = [
+        Equals(entry, values[0]),
+        OneOf(entry, tuple(values)),
+        Prefix(entry, values[0]),
+        Glob(entry, _pattern(random)),
+    ]
+    return random.choice(leaves)
 
 
 def _descriptor(random: Random) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -418,7 +418,7 @@ class Gone:
     def __init__(self) -> None:
         self.deadlines: list[Micros | None] = []
 
-    def run(self, ops: list[Op], deadline: Micros | None = None) -> list[Outcome]:
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         self.deadlines.append(deadline)
         return [Failed(StoreError("gone", transient=True), "no") for _ in ops]
 
