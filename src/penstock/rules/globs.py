@@ -21,7 +21,7 @@ MatchSegment = Callable[[str], bool]
 class _Place:
     """A place in the tree: where it leads to, by the next segment of a value, and which patterns end here."""
 
-    __slots__ = ("anything", "beyond", "hits", "literal", "shaped")
+    __slots__ = ("anything", "beyond", "hits", "is_plain", "literal", "shaped")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Place] = {}
@@ -29,9 +29,11 @@ class _Place:
         self.anything: _Place | None = None  # by *
         self.beyond: _Place | None = None  # by **, which is reached at once, as it may stand for no segment
         self.hits: Positions = ()
+        self.is_plain = True  # whether it leads on by literal segments alone
 
     def child(self, segment: str) -> _Place:
         """The place behind a segment of a pattern, made if there is none."""
+        self.is_plain = self.is_plain and "*" not in segment
         if segment == "**":
             self.beyond = self.beyond or _Place()
             return self.beyond
@@ -58,27 +60,40 @@ class GlobTree:
         """What stands at all patterns that `value` matches. An empty value is absent, and matches none."""
         if not value:
             return ()
-        places = [self._root]
-        deep = _beyond(self._root, {})
-        for segment in value.split("/"):
-            following: list[_Place] = []
-            for place in (*places, *deep) if deep else places:
-                child = place.literal.get(segment)
-                if child is not None:
-                    following.append(child)
-                if place.anything is not None:
-                    following.append(place.anything)
-                if place.shaped:
-                    following += [child for matches, child in place.shaped.values() if matches(segment)]
-            places = following
-            for place in places:
-                if place.beyond is not None:
-                    deep = _beyond(place, deep)
-            if not places and not deep:
+        segments = iter(value.split("/"))
+        place = self._root
+        while place.is_plain:  # as most patterns begin: there is one way on, or none
+            segment = next(segments, None)
+            if segment is None:
+                return place.hits
+            following = place.literal.get(segment)
+            if following is None:
                 return ()
-        if deep or len(places) > 1:
-            return tuple([hit for place in (*places, *deep) for hit in place.hits])
-        return places[0].hits
+            place = following
+        return _walk(place, segments)
+
+
+def _walk(start: _Place, segments: Iterable[str]) -> Positions:
+    """What stands where the rest of a value may lead from a place."""
+    places = [start]
+    deep = _beyond(start, {})
+    for segment in segments:
+        following: list[_Place] = []
+        for place in (*places, *deep) if deep else places:
+            child = place.literal.get(segment)
+            if child is not None:
+                following.append(child)
+            if place.anything is not None:
+                following.append(place.anything)
+            if place.shaped:
+                following += [child for matches, child in place.shaped.values() if matches(segment)]
+        places = following
+        for place in places:
+            if place.beyond is not None:
+                deep = _beyond(place, deep)
+        if not places and not deep:
+            return ()
+    return tuple([hit for place in (*places, *deep) for hit in place.hits])
 
 
 def _beyond(place: _Place, deep: dict[_Place, None]) -> dict[_Place, None]:

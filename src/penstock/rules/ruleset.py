@@ -32,8 +32,8 @@ Descriptor: TypeAlias = Mapping[str, Any]
 
 K = TypeVar("K")
 
-MAX_REMEMBERED = 4_096
-MAX_REMEMBERED_TEXT = 512
+MAX_REMEMBERED = 2_048
+MAX_REMEMBERED_TEXT = 256
 _VERSION_BYTES = 8
 
 
@@ -99,9 +99,10 @@ class RuleSet:
             course = _kept(
                 self._courses, matched, course_of([self.rules[position] for position in matched], self.version)
             )
-        if sum([len(text) for text in decisive if text.__class__ is str]) <= MAX_REMEMBERED_TEXT:
-            _kept(self._remembered, decisive, course)
-        return course
+        for text in decisive:
+            if text.__class__ is str and len(text) > MAX_REMEMBERED_TEXT:
+                return course
+        return _kept(self._remembered, decisive, course)
 
     def match(self, descriptor: Descriptor, now: Micros, cost: int = 1) -> Plan:
         """What a request is to ask, and of whom."""

@@ -64,18 +64,24 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
         kept = []
         tightest, least, plain = None, 2.0, True
         for (key, quota, cost, advisory), number in zip(asks, numbers):  # noqa: B905  # twice as fast without a keyword
-            shelves, decide, _, capacity = prepared.get(quota) or prepare(quota)
+            try:
+                shelves, decide, _, capacity = prepared[quota]
+            except KeyError:
+                shelves, decide, _, capacity = prepare(quota)
             young = shelves[number].young
-            state = young.get(key)
-            if state is None:
+            try:
+                state = young[key]
+            except KeyError:
                 return None
             answer, after = decide(state, cost, now)
-            decisions.append(Decision((answer, now, key, quota, cost, advisory)))
+            allowed, remaining, _, _, _, delay, _ = answer
+            decision = Decision((answer, now, key, quota, cost, advisory))
+            decisions.append(decision)
             kept.append((young, key, state, after))
-            if advisory or not answer[0] or answer[5]:
+            if advisory or not allowed or delay:
                 plain = False
-            elif (share := answer[1] / capacity if capacity else 1.5) < least:  # which is the tightest: see Verdict.of
-                tightest, least = decisions[-1], share
+            elif (share := remaining / capacity if capacity else 1.5) < least:  # which is the tightest: see Verdict.of
+                tightest, least = decision, share
         if not plain or tightest is None:
             return kind.of(settled(decisions, kept, now))
         for young, key, _, after in kept:
