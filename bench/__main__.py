@@ -27,6 +27,7 @@ from bench import (
     redis_memory,
     redis_share,
     redis_topologies,
+    rules,
     threads,
     waiting,
 )
@@ -39,6 +40,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "calls": calls.measure,
     "amending": amending.measure,
     "waiting": waiting.measure,
+    "rules": rules.measure,
     "locks": locks.measure,
     "threads": threads.measure,
     "growth_with_keys": growth_with_keys.measure,

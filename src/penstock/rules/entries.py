@@ -19,8 +19,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from hashlib import blake2b
-from socket import AF_INET, inet_pton
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from penstock.errors import InvalidRequest, shown
 from penstock.rules.networks import address_of, folded
@@ -28,6 +27,8 @@ from penstock.rules.networks import address_of, folded
 MAX_PART = 190
 """Characters of a key part that stand for themselves: with the id of a rule, never more bytes than a key may have."""
 
+MAX_ADDRESS = 45
+MAX_ADDRESSES = 2_048
 _MOST_DIGITS = 10**30
 _DIGEST_BYTES = 16
 
@@ -40,14 +41,18 @@ Read: TypeAlias = Callable[[object], str]
 def reader(name: str, *, fold_case: bool = False, nfc: bool = False, address: bool = False) -> Read:
     """How the entry `name` is read."""
 
-    def read_address(value: Any) -> str:
+    addresses: dict[object, str] = {}  # as they were written lately: looking up is cheaper than reading
+
+    def read_address(value: object) -> str:
         try:
-            if ":" not in value:
-                inet_pton(AF_INET, value)
-                return value  # type: ignore[no-any-return]  # IPv4 is spelt in one way only
-        except (OSError, TypeError, ValueError):
-            pass
-        return address_of(_text(name, value)) or ABSENT
+            return addresses[value]
+        except (KeyError, TypeError):  # not seen lately, or nothing that has a hash
+            address = address_of(_text(name, value)) or ABSENT
+        if value.__class__ is str and len(value) <= MAX_ADDRESS:
+            if len(addresses) >= MAX_ADDRESSES:
+                addresses.clear()
+            addresses[value] = address
+        return address
 
     def read(value: object) -> str:
         text = _text(name, value)

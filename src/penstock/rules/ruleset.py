@@ -116,9 +116,10 @@ class RuleSet:
             asks = [*fixed]
             for slot, most, folds, mark, rule, quota, advisory in ways:
                 text = values[slot]
-                is_short = text and len(text) <= most and not (folds and ":" in text)
-                key = mark + text if is_short else rule.key(values)
-                asks.append((key, quota, 1, advisory))
+                if text and len(text) <= most and not (folds and ":" in text):
+                    asks.append((mark + text, quota, 1, advisory))
+                else:
+                    asks.append((rule.key(values), quota, 1, advisory))
             return new(Plan, (course, tuple(asks), owners))
         return self._plan(course, values, check_units("cost", cost, least=1), now)
 
