@@ -155,7 +155,8 @@ class RuleSource(Generic[S]):
         thread, self._thread = self._thread, None
         if thread is not None and thread.is_alive():
             self._asked.put(STOP)
-            thread.join()
+            if thread is not threading.current_thread():  # which it is if a hook closes
+                thread.join()
 
     def __enter__(self) -> Self:
         return self.start()

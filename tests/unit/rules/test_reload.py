@@ -319,6 +319,37 @@ def test_starting_and_closing_twice_is_harmless(bench: Bench) -> None:
     bench.source.close()
 
 
+def test_a_hook_may_close_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text(GOOD.format("first"), encoding="utf-8")
+    closed = threading.Event()
+
+    def hook(event: object) -> None:
+        if isinstance(event, RulesRefused):
+            source.close()
+            closed.set()
+
+    source = RuleSource(path, lambda file: file, every=3_600, hook=hook).start()
+    thread = source._thread
+    path.write_text(BAD, encoding="utf-8")
+    source.ask()
+    assert closed.wait(30)
+    assert thread is not None
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_forked_process_starts_with_locks_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getpid()
+    bench.source._looking.acquire()  # as if the parent had been looking when it forked
+    bench.source.ask()  # and had been asked for something
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    bench.source.start()
+    bench.write(GOOD.format("second"))
+    assert bench.source.reload()
+    assert bench.ids == ["second"]
+
+
 def test_the_thread_outlives_a_fault_of_our_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
