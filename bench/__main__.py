@@ -27,7 +27,9 @@ from bench import (
     redis_memory,
     redis_share,
     redis_topologies,
+    resilience,
     rules,
+    shedding,
     threads,
     waiting,
 )
@@ -41,6 +43,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "amending": amending.measure,
     "waiting": waiting.measure,
     "rules": rules.measure,
+    "shedding": shedding.measure,
     "locks": locks.measure,
     "threads": threads.measure,
     "growth_with_keys": growth_with_keys.measure,
@@ -52,6 +55,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_share": redis_share.measure,
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
+    "resilience": resilience.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

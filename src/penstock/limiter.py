@@ -96,7 +96,8 @@ class Limiter(Front):
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._direct_ask(quota)
         if ask is None or id is not None:
-            return self._run(self._acquire(key, quota, cost, request_id=id))
+            known = None if id is None else self._direct_once(key, quota, cost, id)
+            return self._run(self._acquire(key, quota, cost, request_id=id)) if known is None else known
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         return ask(key, cost, time_ns() // 1_000)  # type: ignore[no-any-return]
 
@@ -342,6 +343,9 @@ class AsyncLimiter(Front):
             verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
             if verdict is not None:
                 return verdict
+        known = None if id is None else self._direct_once(key, quota, cost, id)
+        if known is not None:
+            return known
         return verdict_of(await self._driver.decide(self._acquire(key, quota, cost, request_id=id)))
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
@@ -422,10 +426,12 @@ class AsyncLimiter(Front):
     async def _hold(
         self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None, *, renew: bool
     ) -> AsyncHold:
-        if timeout == 0:
-            hold = AsyncHold(self, await self.acquire(key, quota, cost, id))
-        else:
-            hold = AsyncHold(self, await self.wait(key, quota, cost, timeout=timeout, id=id))
+        verdict = self._at_once(key, quota, cost, id) if timeout == 0 else None  # spares a coroutine
+        if verdict is None and timeout == 0:
+            verdict = await self.acquire(key, quota, cost, id)
+        elif verdict is None:
+            verdict = await self.wait(key, quota, cost, timeout=timeout, id=id)
+        hold = AsyncHold(self, verdict)
         if renew:
             hold._keep()
         return hold

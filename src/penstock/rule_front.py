@@ -91,6 +91,10 @@ class RuleFront:
             tell(self._hook, ruling.event())
         return ruling
 
+    def _gave_back(self, verdict: Verdict) -> bool:
+        """Whether a lone place was given back at once, for the holds that are handed out; a ruling takes longer."""
+        return False
+
     def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
         self._front._check_open()
         return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), plan.course.on_failure)

@@ -51,7 +51,6 @@ class Fleet:
         for _ in range(self.hosts):
             known = DenyCache()
             self.drivers.append(Driver(self.store, [known, Fallback(self.behaviour, known=known)], self.clock))
-            self.drivers[-1]._chain.due_at = 2**63  # done by hand here, not in passing
         self.keep_house()
         self.clock.advance(EVERY / 1_000_000)
         self.keep_house()
@@ -59,6 +58,7 @@ class Fleet:
     def keep_house(self) -> None:
         for driver in self.drivers:
             driver.run_due()
+            driver._chain.due_at = 2**63  # done by hand here, not in passing
 
     def step(self, what: str, host: int, cost: int) -> None:
         self.clock.advance(0.001)

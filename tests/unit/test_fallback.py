@@ -36,8 +36,7 @@ class Fleet:
             Driver(self.store, [known, layer], self.clock, behaviour)
             for known, layer in zip(self.known, self.layers, strict=True)
         ]
-        for driver in self.drivers:
-            driver._chain.due_at = 2**63  # done by hand here, not in passing
+        self._not_in_passing()
 
     def settle_in(self) -> None:
         """Let every host announce itself, and count the others."""
@@ -48,6 +47,12 @@ class Fleet:
     def keep_house(self) -> None:
         for driver in self.drivers:
             driver.run_due()
+        self._not_in_passing()
+
+    def _not_in_passing(self) -> None:
+        """What is due is done by hand here."""
+        for driver in self.drivers:
+            driver._chain.due_at = 2**63
 
     def run(self, op: Op, host: int = 0) -> Outcome:
         (outcome,) = self.drivers[host].run([op])
@@ -324,6 +329,19 @@ class TestWhatTheStoreIsTold:
         fleet.keep_house()
         assert fleet.used(quota=quota) == 9
         assert len(fleet.layers[0].unreported) == 0
+
+    def test_a_bucket_is_told_what_it_is_owed(self) -> None:
+        quota = Quota.parse("100/minute gcra")
+        fleet = Fleet()
+        fleet.settle_in()
+        fleet.store.up = False
+        for _ in range(50):
+            fleet.clock.advance(0.3)
+            assert fleet.ask(quota=quota)
+        fleet.store.up = True
+        fleet.clock.advance(1)
+        fleet.keep_house()
+        assert fleet.used(quota=quota) == pytest.approx(50 - 100 * 15.7 / 60, abs=1)
 
     def test_a_window_that_is_over_is_over(self) -> None:
         fleet = Fleet()

@@ -35,7 +35,7 @@ from penstock.model import (
 )
 from penstock.quota import Identity, Quota
 from penstock.stores.amends import Amends
-from penstock.stores.base import AskAll, DirectAmends, DirectAsk, V
+from penstock.stores.base import AskAll, DirectAmends, DirectAsk, DirectOnce, V
 from penstock.stores.families import MAX_BOUND, Counter, Family
 from penstock.stores.stripes import MASK, STRIPES, Stripes, holding
 from penstock.stores.together import bind_together
@@ -59,6 +59,7 @@ class MemoryStore:
         self._amends = Amends(self._stripes)
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
+        self._direct_once: dict[Quota, DirectOnce] = {}
         self._direct_amends: dict[Quota, DirectAmends] = {}
         self._lock = self._stripes.lock  # protects the making of families
         self.ask_all: AskAll = bind_together(self._stripes, self._family, self._ask_all)
@@ -88,9 +89,16 @@ class MemoryStore:
         if amends is None:
             if len(self._direct_amends) >= MAX_BOUND:
                 self._direct_amends.clear()
-            family = self._family(quota)
-            amends = self._direct_amends[quota] = self._amends.bind(family, family.bind(quota))
+            amends = self._direct_amends[quota] = self._amends.bind(self._family(quota), quota)
         return amends
+
+    def bind_once(self, quota: Quota) -> DirectOnce:
+        once = self._direct_once.get(quota)
+        if once is None:
+            if len(self._direct_once) >= MAX_BOUND:
+                self._direct_once.clear()
+            once = self._direct_once[quota] = self._bind_once(quota)
+        return once
 
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
@@ -130,6 +138,39 @@ class MemoryStore:
             return Verdict((answer, now, key, quota, cost, ()))
 
         return ask
+
+    def _bind_once(self, quota: Quota) -> DirectOnce:
+        """As above for a request with an id, which leaves a record, or finds one."""
+        family = self._family(quota)
+        bound, shelves, stripes, amends = family.bind(quota), family.shelves, self._stripes.all, self._amends
+        decide, holds_places = bound.decide, bound.renew is not None
+
+        def once(key: Key, cost: int, request_id: bytes, now: Micros) -> Verdict:
+            key = check_key(key)
+            cost = _charged(quota, cost)
+            stripe = stripes[hash(key) & MASK]
+            counter = new(Counter, (bound, family, stripe, key))
+            slot = f"{request_id.hex()}:{counter}"
+            home = amends.home(slot)
+            first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
+            with first.lock, second.lock:
+                verdict = amends.recall(home, slot, now)
+                if verdict is not None and (not holds_places or _still_held(verdict, (counter,), now)):
+                    return verdict
+                young = shelves[stripe.number].young
+                state = young.get(key)
+                if state is None:
+                    state, young = self._newcomer(family, key, now)
+                answer, after = decide(state, cost, now)
+                if after is not state:
+                    young[key] = after
+                name = amends.next_name(slot)
+                verdict = Verdict((answer, now, key, quota, cost, (), name))
+                if answer[0]:
+                    amends.remember(home, name, verdict, now)
+            return verdict
+
+        return once
 
     def _newcomer(self, family: Family, key: Key, now: Micros) -> tuple[State, dict[Key, State]]:
         """The state of a counter that is not in the young generation, and the one where it is now to be kept.
@@ -187,19 +228,21 @@ class MemoryStore:
     def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
         amends = self._amends
-        name = f"{request_id.hex()}:{''.join([str(counter) for _, counter in posed])}"
+        counters = [counter for _, counter in posed]
+        slot = f"{request_id.hex()}:{''.join(map(str, counters))}"
+        home = amends.home(slot)
 
         def once() -> Verdict:
-            verdict = amends.recall(name, now)
-            if verdict is not None and _still_held(verdict, posed, now):
+            verdict = amends.recall(home, slot, now)
+            if verdict is not None and _still_held(verdict, counters, now):
                 return verdict
-            serial = amends.next_serial()
-            verdict = Verdict.of(self._decide(posed, now), f"{name}@{serial}")
+            name = amends.next_name(slot)
+            verdict = Verdict.of(self._decide(posed, now), name)
             if verdict.allowed:
-                amends.remember(name, serial, verdict, now)
+                amends.remember(home, name, verdict, now)
             return verdict
 
-        return holding([amends.home(name), *(counter.stripe for _, counter in posed)], once)
+        return holding([home, *(counter.stripe for counter in counters)], once)
 
     def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
         """Decide on all asks, then write all. The stripes of all counters must be locked."""
@@ -263,9 +306,9 @@ def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
     return Decision((answer, now, *ask))
 
 
-def _still_held(verdict: Verdict, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> bool:
+def _still_held(verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
     """Whether the places that came with a verdict are, so that it may be given again."""
-    for decision, (_, counter) in zip(verdict.decisions, posed, strict=True):
+    for decision, counter in zip(verdict.decisions, counters, strict=True):
         renew = counter.bound.renew
         if renew is not None and decision.mark != NOT_CHARGED:
             state = counter.find()
@@ -281,6 +324,7 @@ class AsyncMemoryStore:
         self._store = store
         self.clock = store.clock
         self.bind = store.bind
+        self.bind_once = store.bind_once
         self.bind_amends = store.bind_amends
         self.ask_all = store.ask_all
 

@@ -212,6 +212,26 @@ def test_a_place_is_held_for_the_block_and_rates_stay_charged(make: Make) -> Non
     assert sorted(decision.remaining for decision in again.decisions) == [0, 8]
 
 
+def test_a_block_gives_its_place_back_at_its_end() -> None:
+    enforcer = Enforcer(rule_set({"id": "jobs", "quota": "1 concurrent ttl 30s"}), Limiter())
+    for _ in range(3):
+        with enforcer.hold(IP):
+            assert not enforcer.hold(IP)
+    with enforcer.reserve(IP, 1) as reservation:
+        assert reservation.settle(1).units == 0
+    assert enforcer.check(IP)
+
+
+async def test_an_asynchronous_block_gives_its_place_back_at_its_end() -> None:
+    enforcer = AsyncEnforcer(rule_set({"id": "jobs", "quota": "1 concurrent ttl 30s"}), AsyncLimiter())
+    for _ in range(3):
+        async with enforcer.hold(IP, renew=True):
+            assert not await enforcer.hold(IP)
+    async with enforcer.reserve(IP, 1) as reservation:
+        assert (await reservation.settle(1)).units == 0
+    assert await enforcer.check(IP)
+
+
 def test_a_block_on_a_refused_hold_does_not_run(make: Make) -> None:
     bench = make({"id": "jobs", "quota": "1 concurrent ttl 30s"})
     first = bench.enforcer.hold(IP)
