@@ -1,0 +1,1 @@
+"""Limits for web applications: one step in every framework."""
