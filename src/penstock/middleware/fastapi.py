@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
+import fastapi.routing
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
@@ -27,11 +28,11 @@ from penstock.enforcer import AsyncEnforcer
 from penstock.errors import InvalidOption
 from penstock.front import QuotaLike, is_coroutine_function
 from penstock.limiter import AsyncLimiter
-from penstock.middleware import asgi
-from penstock.middleware.asgi import AsgiRequest, Refused
+from penstock.middleware import asgi, starlette
+from penstock.middleware.asgi import App, AsgiRequest, Refused, Scope
 from penstock.middleware.gate import Options
 from penstock.middleware.passing import AsyncGate
-from penstock.middleware.starlette import RateLimitMiddleware, route_of, visit_of
+from penstock.middleware.starlette import visit_of
 from penstock.model import Verdict
 
 P = ParamSpec("P")
@@ -39,7 +40,24 @@ R = TypeVar("R")
 
 _PARAMETER = "penstock_limit"
 
+# Newer versions keep included routers as they are; this lists their routes with all prefixes.
+_spread = getattr(fastapi.routing, "iter_route_contexts", iter)
+
 __all__ = ["Limit", "RateLimit", "RateLimitMiddleware", "visit_of"]
+
+
+class RateLimitMiddleware(asgi.RateLimitMiddleware):
+    """Limits for a whole application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
+
+    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+        super().__init__(app, messages=messages, route=route_of, **options)
+
+
+def route_of(scope: Scope) -> str | None:
+    """The template of the route that a scope leads to, with the prefixes of all routers; None if it leads nowhere."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    known = getattr(context, "path", None) or asgi.route_of(scope)
+    return known or starlette.found(getattr(scope.get("app"), "routes", ()), scope, spread=_spread)
 
 
 class RateLimit:

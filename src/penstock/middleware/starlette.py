@@ -9,15 +9,18 @@ key or a rule asks for it. What a `Mount` holds is found when it has routes of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, Unpack
 
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match
 
 from penstock.front import QuotaLike
 from penstock.middleware import asgi
 from penstock.middleware.asgi import App, Scope, Visit
 from penstock.middleware.gate import Options
+
+Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+"""What makes of the routes of an application those that can be matched one by one."""
 
 
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
@@ -29,10 +32,7 @@ class RateLimitMiddleware(asgi.RateLimitMiddleware):
 
 def route_of(scope: Scope) -> str | None:
     """The template of the route that a scope leads to; None if it leads nowhere."""
-    known = asgi.route_of(scope)
-    if known is not None:
-        return known
-    return _found(getattr(scope.get("app"), "routes", ()), scope, "")
+    return asgi.route_of(scope) or found(getattr(scope.get("app"), "routes", ()), scope)
 
 
 def visit_of(connection: Any) -> Visit:
@@ -41,17 +41,18 @@ def visit_of(connection: Any) -> Visit:
     return visit
 
 
-def _found(routes: Iterable[BaseRoute], scope: Scope, before: str) -> str | None:
+def found(routes: Iterable[Any], scope: Scope, before: str = "", spread: Spread = iter) -> str | None:
+    """The template of the first among `routes` that a scope leads to."""
     partial: str | None = None
-    for route in routes:
+    for route in spread(routes):
         match, child = route.matches(scope)
         if match is Match.NONE:
             continue
-        template = before + getattr(route, "path", "")
+        template = before + (getattr(route, "path", None) or "")
         inner = getattr(route, "routes", None)
         if inner:
-            template = _found(inner, {**scope, **child}, template) or template
+            template = found(inner, {**scope, **child}, template, spread) or template
         if match is Match.FULL:
-            return template
+            return template or None
         partial = partial or template  # the path is known, the method is not: it will be answered with 405
     return partial
