@@ -73,18 +73,7 @@ class Ruling(Verdict):
     @property
     def reason(self) -> Reason:
         """Why it was refused; empty if it was not."""
-        if self[0][0]:
-            return ""
-        quota = self[3]
-        if quota is BLOCKED:
-            return "blocked"
-        if quota is SHED:
-            return "shed"
-        if self.source == "closed":
-            return "degraded"
-        if quota.algorithm == MIN_INTERVAL:
-            return "too_close"
-        return "concurrency" if quota.algorithm == CONCURRENCY else "rate"
+        return reason_of(self)
 
     @property
     def would_refuse(self) -> tuple[str, ...]:
@@ -134,6 +123,22 @@ class Ruling(Verdict):
             if decision[2] is key and decision[3] is quota:
                 return owners[position]
         return owners[0]
+
+
+def reason_of(verdict: Verdict) -> Reason:
+    """Why a request was refused, whether by rules or without; empty if it was not."""
+    if verdict[0][0]:
+        return ""
+    quota = verdict[3]
+    if quota is BLOCKED:
+        return "blocked"
+    if quota is SHED:
+        return "shed"
+    if verdict.source == "closed":
+        return "degraded"
+    if quota.algorithm == MIN_INTERVAL:
+        return "too_close"
+    return "concurrency" if quota.algorithm == CONCURRENCY else "rate"
 
 
 def ruled(verdict: Verdict, plan: Plan) -> Ruling:

@@ -1,0 +1,269 @@
+"""Guarding one request: whom it is charged to and what, what a refused client is told, what is amended afterwards.
+
+A gate neither waits nor knows a framework. The two kinds that do the asking are in `penstock.middleware.passing`; how a
+request is read is each framework's own (`penstock.middleware.request`).
+
+    request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a Refusal
+                       descriptor, cost ─▶ enforcer ─▶ Ruling      what to refund, settle, release when it is over
+
+| the refusal is | status | reason |
+|---|---|---|
+| by a quota | 429 | `rate`, `too_close`, `concurrency` |
+| by a rule that denies | 403 | `blocked` |
+| because the system is too busy | 503 | `shed` |
+| because nobody could decide, and nobody may pass then | 503 | `degraded` |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from http import HTTPStatus
+from operator import methodcaller
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
+
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import InvalidOption, shown
+from penstock.front import QuotaLike
+from penstock.headers import PROBLEM_JSON, Header, HeaderWriter
+from penstock.limiter import AsyncLimiter, Limiter
+from penstock.middleware.identity import TrustedProxies
+from penstock.middleware.request import Entry, Request
+from penstock.model import Key, Verdict
+from penstock.quota import CONCURRENCY
+from penstock.rules.entries import key_part
+from penstock.ruling import Reason, Ruling, reason_of
+from penstock.stores import InProcess
+
+CLIENT_CLOSED = 499
+"""The status of a request whose client left before there was a response."""
+
+API_KEY_HEADER = "x-api-key"
+IPV6_PREFIX = 64
+"""Bits of an IPv6 address that tell clients apart: whoever has one address has the network around it."""
+
+_STATUSES: Mapping[Reason, int] = {"blocked": 403, "shed": 503, "degraded": 503}
+
+AmendStep: TypeAlias = tuple[Literal["refund", "settle", "release"], int | None]
+"""What to do about a charge, and with how many units."""
+
+
+class Options(TypedDict, total=False):
+    """What every middleware takes, whatever the framework. Functions are handed a `Request`.
+
+    - `limiter` and `quota`, or `enforcer`: who decides.
+    - `key`, with a limiter: whose counter it is. Entries of the request, such as `"user | ip"` (the first that is
+      present), a list of such, or a function. By default the client's address.
+    - `name`, with a limiter: what is counted, if several middlewares count apart with equal quotas.
+    - `cost`: what a request costs, or a function.
+    - `charge`: which outcomes stay charged, a function of the response's status; the others are refunded.
+    - `settle`: whether handlers say the true cost afterwards (`passage.cost = 1432`).
+    - `exempt`: which requests pass without being asked, a function.
+    - `entries`: more entries of the descriptor, or other ways to find those there are: names and functions.
+    - `api_key_header`: where clients send their key. By default `X-API-Key`.
+    - `trusted_proxies`, `forwarded_header`: see `penstock.middleware.identity`.
+    - `renew`: whether places are held on to beyond their ttl while a request takes longer.
+    - `dialect`, `hidden`: what clients are told, see `penstock.headers.HeaderWriter`.
+    """
+
+    limiter: Limiter | AsyncLimiter
+    quota: QuotaLike
+    enforcer: Enforcer | AsyncEnforcer
+    key: str | Sequence[str] | Callable[[Request], Key | None]
+    name: str
+    cost: int | Callable[[Request], int]
+    charge: Callable[[int], bool]
+    settle: bool
+    exempt: Callable[[Request], bool]
+    entries: Mapping[str, Entry]
+    api_key_header: str
+    trusted_proxies: int | Collection[str]
+    forwarded_header: str
+    renew: bool
+    dialect: str | Sequence[str]
+    hidden: Collection[str]
+
+
+class Refusal(NamedTuple):
+    """The response to a refused request. `headers` tell the type and length of the body as well."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+def unless_server_error(status: int) -> bool:
+    """For `charge`: what failed on our side is not charged."""
+    return status < 500
+
+
+def failed_logins(status: int) -> bool:
+    """For `charge`: only attempts that were turned down are charged, so guessing is limited and logging in is not."""
+    return status in (401, 403)
+
+
+class Gate:
+    """Everything about guarding a request that neither waits nor knows a framework."""
+
+    kinds: ClassVar[tuple[type, type]]
+    """The limiter and the enforcer that this kind of gate can ask."""
+
+    def __init__(self, options: Options) -> None:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            known = ", ".join(Options.__annotations__)
+            raise InvalidOption(f"{', '.join(sorted(unknown))}: unknown option (expected {known})")
+        self._check_who_decides(options)
+        self.enforcer: Any = options.get("enforcer")
+        self.limiter: Any = options["limiter"] if self.enforcer is None else self.enforcer._limiter
+        self.quota: Any = options.get("quota")
+        self.in_process = isinstance(self.limiter.store, InProcess)
+        self.settles = options.get("settle", False)
+        self.renews = options.get("renew", False)
+        self._cost = _checked_cost(options.get("cost", 1))
+        self._charge = options.get("charge")
+        self._exempt = options.get("exempt")
+        self._writer = HeaderWriter(options.get("dialect", "ietf"), hidden=options.get("hidden", ()))
+        self._proxies = TrustedProxies(
+            options.get("trusted_proxies", 0), header=options.get("forwarded_header", "x-forwarded-for")
+        )
+        self.entries = self._all_entries(options)
+        self._key = self._key_of(options)
+
+    def _check_who_decides(self, options: Options) -> None:
+        limiter_kind, enforcer_kind = self.kinds
+        enforcer, limiter = options.get("enforcer"), options.get("limiter")
+        if (enforcer is None) == (limiter is None) or (limiter is None) != ("quota" not in options):
+            raise InvalidOption("middleware: expected a limiter and a quota, or an enforcer")
+        if limiter is not None and not isinstance(limiter, limiter_kind):
+            raise InvalidOption(f"limiter: expected {limiter_kind.__name__}, not {type(limiter).__name__}")
+        if enforcer is not None and not isinstance(enforcer, enforcer_kind):
+            raise InvalidOption(f"enforcer: expected {enforcer_kind.__name__}, not {type(enforcer).__name__}")
+        if limiter is not None:
+            limiter._quotas(options["quota"])  # a quota that cannot be read is said now, not at the first request
+        elif named := {"key", "name"} & options.keys():
+            raise InvalidOption(f"{named.pop()}: an enforcer's rules say that (expected it with a limiter alone)")
+
+    # ------------------------------------------------------------ before
+
+    def _all_entries(self, options: Options) -> dict[str, Entry]:
+        api_key_header = options.get("api_key_header", API_KEY_HEADER).lower()
+        entries: dict[str, Entry] = {name: methodcaller(name) for name in ("method", "path", "route", "user")}
+        entries["api_key"] = methodcaller("header", api_key_header)
+        entries["ip"] = self._address
+        return entries | dict(options.get("entries", {}))
+
+    def _address(self, request: Request) -> str | None:
+        proxies = self._proxies
+        return proxies.client(request.peer(), request.lines(proxies.header) if proxies.header else ())
+
+    def _key_of(self, options: Options) -> Callable[[Request], Key]:
+        key, name = options.get("key", "ip"), options.get("name")
+        before = () if name is None else (name,)
+        if callable(key):
+            return _own_key(key, before)
+        texts = (key,) if isinstance(key, str) else tuple(key)
+        parts = tuple(tuple(entry.strip() for entry in text.split("|")) for text in texts)
+        for entry in (entry for part in parts for entry in part):
+            if entry not in self.entries:
+                raise InvalidOption(f"key {shown(entry)}: no such entry (expected {', '.join(self.entries)})")
+        return _key_of_entries(parts, before)
+
+    def is_exempt(self, request: Request) -> bool:
+        return self._exempt is not None and self._exempt(request)
+
+    def key(self, request: Request) -> Key:
+        """Whose counter a request is charged to, with a limiter."""
+        return self._key(request)
+
+    def cost(self, request: Request) -> int:
+        cost = self._cost
+        return cost if cost.__class__ is int else cost(request)  # type: ignore[operator]
+
+    # ------------------------------------------------------------ the answer
+
+    def headers(self, verdict: Verdict) -> list[Header]:
+        """What clients are told with any response."""
+        return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
+
+    def refusal(self, verdict: Verdict) -> Refusal:
+        """The response to a request that was refused."""
+        reason = reason_of(verdict)
+        status = _STATUSES.get(reason, 429)
+        body = json.dumps(self._problem(verdict, status, reason)).encode()
+        headers = self.headers(verdict)
+        headers += ("Content-Type", PROBLEM_JSON), ("Content-Length", str(len(body)))
+        return Refusal(status, headers, body)
+
+    def _problem(self, verdict: Verdict, status: int, reason: Reason) -> dict[str, object]:
+        """The writer's problem details, with the reason, and in the words of the rule if it has any."""
+        if reason in ("blocked", "shed"):
+            details = {"blocked": "Refused by a rule.", "shed": "Too busy now: try again later."}
+            title = HTTPStatus(status).phrase
+            problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
+            problem["detail"] = details[reason]
+        else:
+            problem = self._writer.problem(verdict.shown() if isinstance(verdict, Ruling) else verdict)
+        message = verdict.message if isinstance(verdict, Ruling) else None
+        return problem | ({"reason": reason} if message is None else {"detail": message, "reason": reason})
+
+    # ------------------------------------------------------------ afterwards
+
+    def amends(self, verdict: Verdict, status: int, cost: int | None) -> Sequence[AmendStep]:
+        """What to do about the charge of an admitted request that has ended with `status` and turned out to cost
+        `cost` (None: what was charged).
+        """
+        if self._charge is not None and not self._charge(status):
+            return (("refund", None),)  # places, too
+        steps: list[AmendStep] = [] if cost is None else [("settle", cost)]
+        if holds_place(verdict):
+            steps.append(("release", None))
+        return steps
+
+
+def holds_place(verdict: Verdict) -> bool:
+    """Whether a place came with it; by position, because every request is asked for."""
+    several = verdict[5]
+    if not several:
+        return verdict[3].algorithm == CONCURRENCY  # type: ignore[no-any-return]
+    return any([decision[3].algorithm == CONCURRENCY for decision in several])  # noqa: C419
+
+
+def _key_of_entries(parts: tuple[tuple[str, ...], ...], before: tuple[str, ...]) -> Callable[[Request], Key]:
+    alternatives = [tuple((entry, f"{entry}=") for entry in part) for part in parts]
+    lone = alternatives[0] if len(alternatives) == 1 and not before else None
+
+    def part_of(request: Request, entries: tuple[tuple[str, str], ...]) -> str:
+        for entry, mark in entries:
+            value = request.get(entry)
+            if value:
+                return key_part(mark, _text(value), IPV6_PREFIX if entry == "ip" else None)
+        return "|".join([entry for entry, _ in entries])  # one counter for all who have none of them
+
+    def key(request: Request) -> Key:
+        if lone is not None:
+            return part_of(request, lone)
+        return (*before, *[part_of(request, entries) for entries in alternatives])
+
+    return key
+
+
+def _own_key(function: Callable[[Request], Key | None], before: tuple[str, ...]) -> Callable[[Request], Key]:
+    def key(request: Request) -> Key:
+        own = function(request)
+        parts = own if isinstance(own, tuple) else (own or "nobody",)
+        return (*before, *parts)
+
+    return key
+
+
+def _text(value: object) -> str:
+    """What an entry is in a key: text that UTF-8 can carry, whatever a client sent."""
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _checked_cost(cost: int | Callable[[Request], int]) -> int | Callable[[Request], int]:
+    if callable(cost) or (isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1):
+        return cost
+    raise InvalidOption(f"cost {shown(cost)}: expected a whole number, at least 1, or a function of the request")

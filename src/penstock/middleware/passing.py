@@ -1,0 +1,243 @@
+"""Through the gate: asking, waiting out a delay, and amending when a request is over. Once blocking, once for asyncio.
+
+    passage = gate.enter(request)          # charges; sits out the delay of shaping
+    if passage is None: ...                # the request is exempt
+    elif not passage: passage.refusal()    # what to answer
+    else:                                  # let the handler run, add passage.headers() to its response, and in any case
+        passage.leave(status)              # refund, settle, give back places: when the last of the response is ready
+
+`leave` may be called twice; the first time counts. Its status is the response's: 500 if the handler raised, and
+`CLIENT_CLOSED` if the client was gone first. What the store cannot amend is logged and forgotten, because there is a
+response to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import InvalidOption, StoreError
+from penstock.headers import Header
+from penstock.holds import AsyncHold, Hold
+from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
+from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, Options, Refusal, holds_place
+from penstock.middleware.request import Request
+from penstock.model import Verdict, check_units
+from penstock.ruling import Ruling
+
+G = TypeVar("G", bound=Gate)
+
+_log = logging.getLogger("penstock.middleware")
+
+_GIVE_BACK: Sequence[AmendStep] = (("refund", None),)
+
+
+class _Passage:
+    """One request on its way through a gate; true if it may pass."""
+
+    __slots__ = ("_cost", "_hold", "_left", "gate", "verdict")
+
+    def __init__(self, gate: Gate, verdict: Verdict) -> None:
+        self.gate = gate
+        self.verdict = verdict
+        self._cost: int | None = None
+        self._left = False
+        self._hold: Any = None
+
+    def __bool__(self) -> bool:
+        return self.verdict[0][0]  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.verdict!r}>"
+
+    @property
+    def cost(self) -> int | None:
+        """What the request turned out to cost; None until a handler says so."""
+        return self._cost
+
+    @cost.setter
+    def cost(self, units: int) -> None:
+        if not self.gate.settles:
+            raise InvalidOption("cost of a passage: not to be settled (expected a middleware with settle=True)")
+        self._cost = check_units("cost", units, least=0)
+
+    def headers(self) -> list[Header]:
+        """The headers to add to the response."""
+        return self.gate.headers(self.verdict)
+
+    def refusal(self) -> Refusal:
+        """The response to a request that may not pass."""
+        return self.gate.refusal(self.verdict)
+
+    def _amends(self, status: int) -> Sequence[AmendStep]:
+        """What is to be amended, the first time that somebody asks."""
+        if self._left:
+            return ()
+        self._left = True
+        verdict = self.verdict
+        if isinstance(verdict, Ruling):
+            verdict.end()
+            if not verdict.decisions:
+                return ()
+        return self.gate.amends(verdict, status, self._cost) if verdict[0][0] else ()
+
+
+class Passage(_Passage):
+    """One request on its way through a gate, for blocking code."""
+
+    __slots__ = ()
+
+    def leave(self, status: int) -> None:
+        """The request is over."""
+        if self._hold is not None and self._hold._ended is not None:
+            self._hold._ended.set()
+        self._do(self._amends(status))
+
+    def _do(self, steps: Sequence[AmendStep]) -> None:
+        asked = self.gate.enforcer or self.gate.limiter
+        for verb, units in steps:
+            try:
+                if verb == "settle":
+                    asked.settle(self.verdict, units)
+                else:
+                    getattr(asked, verb)(self.verdict)
+            except StoreError as error:
+                _log.warning("%s: not done, the store could not answer: %s", verb, error)
+
+
+class BlockingGate(Gate):
+    """A gate for blocking code: WSGI, and whatever runs in threads."""
+
+    kinds = (Limiter, Enforcer)
+
+    def enter(self, request: Request) -> Passage | None:
+        """Charge a request. It comes back when it is its turn; None if it is exempt."""
+        if self._exempt is not None and self._exempt(request):
+            return None
+        request_id = os.urandom(ID_BYTES) if self.settles else None
+        if self.enforcer is None:
+            verdict = self.limiter.acquire(self._key(request), self.quota, self.cost(request), request_id)
+        else:
+            verdict = self.enforcer.check(request, self.cost(request), id=request_id)
+        passage = Passage(self, verdict)
+        if not passage:
+            return passage
+        try:
+            if delay := self.limiter._delay_left(verdict):
+                self.limiter._clock.wait(threading.Event(), delay)
+            if self.renews and holds_place(verdict):
+                passage._hold = Hold(self.enforcer or self.limiter, verdict)
+                passage._hold._keep()
+        except BaseException:
+            passage._amends(CLIENT_CLOSED)
+            passage._do(_GIVE_BACK)
+            raise
+        return passage
+
+
+class AsyncPassage(_Passage):
+    """One request on its way through a gate, for asyncio."""
+
+    __slots__ = ()
+
+    gate: AsyncGate
+
+    async def leave(self, status: int) -> None:
+        """The request is over. Cancelled, what is to be amended is amended all the same."""
+        if self._hold is not None and self._hold._keeper is not None:
+            self._hold._keeper.cancel()
+        steps = self._amends(status)
+        if steps:
+            await self._finish(steps)
+
+    async def _finish(self, steps: Sequence[AmendStep]) -> None:
+        if self.gate.in_process:
+            await self._do(steps)  # at once: there is nothing in it that waits, so nothing that could be cancelled
+        else:
+            await asyncio.shield(self.gate.start(self._do(steps)))
+
+    async def _do(self, steps: Sequence[AmendStep]) -> None:
+        asked = self.gate.enforcer or self.gate.limiter
+        for verb, units in steps:
+            try:
+                if verb == "settle":
+                    await asked.settle(self.verdict, units)
+                else:
+                    await getattr(asked, verb)(self.verdict)
+            except StoreError as error:
+                _log.warning("%s: not done, the store could not answer: %s", verb, error)
+
+
+class AsyncGate(Gate):
+    """A gate for asyncio."""
+
+    kinds = (AsyncLimiter, AsyncEnforcer)
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # A place that is granted to somebody who was cancelled meanwhile would stay taken until its ttl.
+        self._sees_it_through = not self.in_process and (
+            self.enforcer is not None or self.limiter._has_places(self.quota)
+        )
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Work that goes on whatever becomes of who asked for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def enter(self, request: Request) -> AsyncPassage | None:
+        """Charge a request. It comes back when it is its turn; None if it is exempt."""
+        if self._exempt is not None and self._exempt(request):
+            return None
+        if self._sees_it_through:
+            verdict = await self._asked_through(request)
+        else:
+            verdict = await self._ask(request)
+        passage = AsyncPassage(self, verdict)
+        if verdict[0][0] and (verdict[0][5] or self.renews):
+            await self._prepare(passage, verdict)
+        return passage
+
+    def _ask(self, request: Request) -> Coroutine[Any, Any, Verdict]:
+        request_id = os.urandom(ID_BYTES) if self.settles else None
+        if self.enforcer is None:
+            return self.limiter.acquire(  # type: ignore[no-any-return]
+                self._key(request), self.quota, self.cost(request), request_id
+            )
+        return self.enforcer.check(request, self.cost(request), id=request_id)  # type: ignore[no-any-return]
+
+    async def _asked_through(self, request: Request) -> Verdict:
+        """The verdict; if nobody is there any more when it comes, the request is over."""
+        task = self.start(self._ask(request))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.start(self._leave_unseen(task))
+            raise
+
+    async def _leave_unseen(self, task: asyncio.Task[Verdict]) -> None:
+        try:
+            verdict = await task
+        except Exception:  # nobody is left to be told
+            return
+        await AsyncPassage(self, verdict).leave(CLIENT_CLOSED)
+
+    async def _prepare(self, passage: AsyncPassage, verdict: Verdict) -> None:
+        try:
+            if delay := self.limiter._delay_left(verdict):
+                await self.limiter._clock.wait_async(asyncio.Event(), delay)
+        except BaseException:  # given up on before it began
+            passage._amends(CLIENT_CLOSED)
+            await passage._finish(_GIVE_BACK)
+            raise
+        if self.renews and holds_place(verdict):
+            passage._hold = AsyncHold(self.enforcer or self.limiter, verdict)
+            passage._hold._keep()
