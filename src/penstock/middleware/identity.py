@@ -13,11 +13,11 @@ knows whom. So the header is read from the right, and only as far as trusted pro
 `"unix"` in the list trusts who comes through a Unix socket, where the peer has no address.
 
 **In doubt it is the peer.** Where the header ends too early, has more than `MAX_HOPS` trusted addresses, or says
-something else than an address where one is looked for (`unknown`, `_hidden`, garbage), the peer's address is the answer:
-then the clients of that proxy share what one would have, which is noticed, and nobody gets more.
+something else than an address where one is looked for (`unknown`, `_hidden`, garbage), the answer is the peer's: then
+the clients of that proxy share what one would have, which is noticed, and nobody gets more.
 
-Only one header is read, `X-Forwarded-For` or `Forwarded` (RFC 7239), because a proxy that writes one passes the other on
-as the client sent it. An IPv4 address written as IPv6 is the IPv4 address; ports, brackets and IPv6 zones are dropped.
+Only one header is read, `X-Forwarded-For` or `Forwarded` (RFC 7239), because a proxy that writes one passes the other
+on as the client sent it. An IPv4 address written as IPv6 is the IPv4 address; ports, brackets and zones are dropped.
 """
 
 from __future__ import annotations
