@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Clock, Micros
+from penstock.errors import StoreError
 from penstock.middleware.asgi import App, Message, Receive, Scope, Send
-from penstock.model import Op, Outcome
+from penstock.model import Failed, Op, Outcome
 from penstock.stores import AsyncMemoryStore, MemoryStore
 
 CLIENT = ("192.0.2.7", 50_000)
@@ -77,20 +78,17 @@ def answering(status: int = 200, body: bytes = b"hello") -> App:
     return app
 
 
-def doing(work: Callable[[Scope, Receive, Send], Awaitable[None]]) -> App:
-    return work
-
-
 class DistantStore:
     """A store that is not in this process, as far as a limiter can tell: each call takes a turn of the event loop.
 
-    While `slow`, answers wait until it is false again; what was asked is charged at once.
+    What is asked is charged at once; while it is paused, answers wait. While it `fails`, all answers are failures.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._memory = AsyncMemoryStore(MemoryStore(clock=clock))
         self._go = asyncio.Event()
         self._go.set()
+        self.fails = False
 
     def pause(self) -> None:
         self._go.clear()
@@ -102,6 +100,8 @@ class DistantStore:
         outcomes = await self._memory.run(ops, deadline)
         await asyncio.sleep(0)
         await self._go.wait()
+        if self.fails:
+            return [Failed(StoreError("the store is away", transient=True), "unknown")] * len(ops)
         return outcomes
 
     async def close(self) -> None:
