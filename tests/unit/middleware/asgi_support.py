@@ -81,7 +81,7 @@ def answering(status: int = 200, body: bytes = b"hello") -> App:
 class DistantStore:
     """A store that is not in this process, as far as a limiter can tell: each call takes a turn of the event loop.
 
-    What is asked is charged at once; while it is paused, answers wait. While it `fails`, all answers are failures.
+    What is asked is done a turn later; while it is paused, answers wait. While it `fails`, all answers are failures.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -97,8 +97,8 @@ class DistantStore:
         self._go.set()
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        outcomes = await self._memory.run(ops, deadline)
         await asyncio.sleep(0)
+        outcomes = await self._memory.run(ops, deadline)
         await self._go.wait()
         if self.fails:
             return [Failed(StoreError("the store is away", transient=True), "unknown")] * len(ops)
@@ -135,9 +135,12 @@ class Socket:
     async def _run(self, send: Send) -> None:
         await self._app(self.scope, self._inbox.get, send)
 
+    def hear(self, text: str) -> None:
+        self._inbox.put_nowait({"type": "websocket.receive", "text": text})
+
     async def say(self, text: str) -> Message:
         """What the application says in return."""
-        self._inbox.put_nowait({"type": "websocket.receive", "text": text})
+        self.hear(text)
         return await self._outbox.get()
 
     async def leave(self) -> None:

@@ -18,7 +18,6 @@ from penstock.shedding import InFlight, Shedder
 from tests.unit.flaky import Flaky
 from tests.unit.rules.support import rule_set
 
-
 RULES = rule_set({"id": "all"})
 
 
