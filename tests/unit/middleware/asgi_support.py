@@ -112,7 +112,7 @@ class Socket:
     """The client's end of a WebSocket."""
 
     def __init__(self, app: App, *, denial: bool = False, **scope: Any) -> None:
-        extensions = {"websocket.http.response": {}} if denial else {}
+        extensions: dict[str, Any] = {"websocket.http.response": {}} if denial else {}
         self.scope = http_scope(**scope) | {"type": "websocket", "subprotocols": [], "extensions": extensions}
         del self.scope["method"]
         self._app = app

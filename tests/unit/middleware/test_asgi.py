@@ -28,8 +28,8 @@ ME = "ip=192.0.2.7"
 
 
 def limited(app: Any = None, **options: Any) -> RateLimitMiddleware:
-    options = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "1/minute gcra"} | options
-    return RateLimitMiddleware(app or answering(), **options)
+    chosen: dict[str, Any] = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "1/minute gcra"} | options
+    return RateLimitMiddleware(app or answering(), **chosen)
 
 
 async def test_a_request_that_may_pass_gets_its_response_with_our_headers() -> None:
@@ -437,9 +437,8 @@ async def test_after_a_response_has_begun_it_is_an_error_like_others() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200})
-        for _ in range(2):
-            verdict = await limiter.acquire("x", "1/minute")
-        raise RateLimited(verdict)
+        await limiter.acquire("x", "1/minute")
+        raise RateLimited(await limiter.acquire("x", "1/minute"))
 
     with pytest.raises(RateLimited):
         await get(limited(app))

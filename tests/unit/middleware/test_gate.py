@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,19 +25,19 @@ class Plain(Request):
     """A request written down in a dictionary; `native` is it."""
 
     def method(self) -> str | None:
-        return self.native.get("method", "GET")
+        return cast("str | None", self.native.get("method", "GET"))
 
     def path(self) -> str | None:
-        return self.native.get("path", "/")
+        return cast("str | None", self.native.get("path", "/"))
 
     def route(self) -> str | None:
-        return self.native.get("route")
+        return cast("str | None", self.native.get("route"))
 
     def user(self) -> Any:
         return self.native.get("user")
 
     def peer(self) -> str | None:
-        return self.native.get("peer", "192.0.2.7")
+        return cast("str | None", self.native.get("peer", "192.0.2.7"))
 
     def lines(self, name: str) -> Sequence[str]:
         return [value for key, value in self.native.get("headers", ()) if key == name]

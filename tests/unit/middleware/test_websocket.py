@@ -18,8 +18,8 @@ from tests.unit.rules.support import rule_set
 
 
 def limited(app: Any = echo, **options: Any) -> RateLimitMiddleware:
-    options = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "100/minute"} | options
-    return RateLimitMiddleware(app, **options)
+    chosen: dict[str, Any] = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "100/minute"} | options
+    return RateLimitMiddleware(app, **chosen)
 
 
 async def test_who_may_connect_is_accepted_with_our_headers() -> None:
@@ -106,8 +106,13 @@ async def test_an_application_that_turns_somebody_away_was_asked_all_the_same() 
         await send({"type": "websocket.close", "code": 4_000})
 
     outcomes: list[int] = []
+
+    def charge(status: int) -> bool:
+        outcomes.append(status)
+        return True
+
     limiter = AsyncLimiter(clock=ManualClock())
-    app = limited(unwelcoming, limiter=limiter, charge=lambda status: not outcomes.append(status))
+    app = limited(unwelcoming, limiter=limiter, charge=charge)
     socket = Socket(app)
     await socket.connect()
     await socket.end()
