@@ -1,0 +1,97 @@
+"""aiohttp: a server whose requests are limited.
+
+    setup(app, limiter=AsyncLimiter(), quota="100/minute")
+
+The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, which lasts as
+long as its handler. Handlers find their passage in `request["penstock"]`. aiohttp knows no users: `entries` says where
+yours are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Unpack
+
+from aiohttp import web
+
+from penstock.middleware.gate import CLIENT_CLOSED, Options
+from penstock.middleware.passing import AsyncGate, AsyncPassage
+from penstock.middleware.request import Request
+
+PASSAGE = "penstock"
+_ENTERED = "penstock.entered"
+
+
+class AiohttpRequest(Request):
+    """What aiohttp tells of a request."""
+
+    __slots__ = ()
+
+    def method(self) -> str | None:
+        return self.native.method  # type: ignore[no-any-return]
+
+    def path(self) -> str | None:
+        return self.native.path  # type: ignore[no-any-return]
+
+    def route(self) -> str | None:
+        resource = self.native.match_info.route.resource
+        return None if resource is None else resource.canonical
+
+    def user(self) -> Any:
+        return None
+
+    def peer(self) -> str | None:
+        return self.native.remote  # type: ignore[no-any-return]
+
+    def lines(self, name: str) -> Sequence[str]:
+        return self.native.headers.getall(name, ())  # type: ignore[no-any-return]
+
+
+def setup(app: web.Application, **options: Unpack[Options]) -> None:
+    """Guard every request to an application, those of its sub-applications included."""
+    gate = AsyncGate(options)
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        passage = await gate.enter(AiohttpRequest(request, gate.entries))
+        if passage is None:
+            return await handler(request)
+        if not passage:
+            status, headers, body = passage.refusal()
+            return web.Response(status=status, headers=headers, body=body)
+        request[PASSAGE] = passage
+        request.setdefault(_ENTERED, []).append(passage)
+        return await _handled(request, handler, passage)
+
+    app.middlewares.append(guard)
+    app.on_response_prepare.append(_tell)
+
+
+async def _handled(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], passage: AsyncPassage
+) -> web.StreamResponse:
+    status = 500
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    except web.HTTPException as raised:  # a response by another way
+        status = raised.status
+        raise
+    except asyncio.CancelledError:
+        status = CLIENT_CLOSED
+        raise
+    finally:
+        await passage.leave(status)
+
+
+async def _tell(request: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers just before any are sent, which a handler that streams does by itself.
+
+    Once: an application and the sub-application that matched may both have been set up.
+    """
+    for passage in request.pop(_ENTERED, ()):
+        response.headers.extend(passage.headers())
