@@ -25,10 +25,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption, shown
 from penstock.front import QuotaLike
-from penstock.headers import PROBLEM_JSON, Header, HeaderWriter
+from penstock.headers import PROBLEM_JSON, TOO_MANY, Header, HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.identity import TrustedProxies
 from penstock.middleware.request import Entry, Request
+from penstock.middleware.workers import warn_if_several
 from penstock.model import Key, Verdict
 from penstock.quota import CONCURRENCY
 from penstock.rules.entries import key_part
@@ -43,6 +44,8 @@ IPV6_PREFIX = 64
 """Bits of an IPv6 address that tell clients apart: whoever has one address has the network around it."""
 
 _STATUSES: Mapping[Reason, int] = {"blocked": 403, "shed": 503, "degraded": 503}
+_DETAILS: Mapping[Reason, str] = {"blocked": "Refused by a rule.", "shed": "Too busy now: try again later."}
+_WRITER = HeaderWriter()
 
 AmendStep: TypeAlias = tuple[Literal["refund", "settle", "release"], int | None]
 """What to do about a charge, and with how many units."""
@@ -127,6 +130,8 @@ class Gate:
         self._proxies = TrustedProxies(
             options.get("trusted_proxies", 0), header=options.get("forwarded_header", "x-forwarded-for")
         )
+        self.follows_up = self._follows_up()
+        warn_if_several(self.limiter.store)
         self.entries = self._all_entries(options)
         self._key = self._key_of(options)
 
@@ -143,6 +148,12 @@ class Gate:
             limiter._quotas(options["quota"])  # a quota that cannot be read is said now, not at the first request
         elif named := {"key", "name"} & options.keys():
             raise InvalidOption(f"{named.pop()}: an enforcer's rules say that (expected it with a limiter alone)")
+
+    def _follows_up(self) -> bool:
+        """Whether there may be something to amend when a request is over."""
+        if self._charge is not None or self.settles or self.enforcer is not None:
+            return True
+        return self.limiter._has_places(self.quota)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ before
 
@@ -169,13 +180,6 @@ class Gate:
                 raise InvalidOption(f"key {shown(entry)}: no such entry (expected {', '.join(self.entries)})")
         return _key_of_entries(parts, before)
 
-    def is_exempt(self, request: Request) -> bool:
-        return self._exempt is not None and self._exempt(request)
-
-    def key(self, request: Request) -> Key:
-        """Whose counter a request is charged to, with a limiter."""
-        return self._key(request)
-
     def cost(self, request: Request) -> int:
         cost = self._cost
         return cost if cost.__class__ is int else cost(request)  # type: ignore[operator]
@@ -184,28 +188,11 @@ class Gate:
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """What clients are told with any response."""
-        return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
+        return self._writer.headers(_shown(verdict))
 
     def refusal(self, verdict: Verdict) -> Refusal:
         """The response to a request that was refused."""
-        reason = reason_of(verdict)
-        status = _STATUSES.get(reason, 429)
-        body = json.dumps(self._problem(verdict, status, reason)).encode()
-        headers = self.headers(verdict)
-        headers += ("Content-Type", PROBLEM_JSON), ("Content-Length", str(len(body)))
-        return Refusal(status, headers, body)
-
-    def _problem(self, verdict: Verdict, status: int, reason: Reason) -> dict[str, object]:
-        """The writer's problem details, with the reason, and in the words of the rule if it has any."""
-        if reason in ("blocked", "shed"):
-            details = {"blocked": "Refused by a rule.", "shed": "Too busy now: try again later."}
-            title = HTTPStatus(status).phrase
-            problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
-            problem["detail"] = details[reason]
-        else:
-            problem = self._writer.problem(verdict.shown() if isinstance(verdict, Ruling) else verdict)
-        message = verdict.message if isinstance(verdict, Ruling) else None
-        return problem | ({"reason": reason} if message is None else {"detail": message, "reason": reason})
+        return refusal_of(verdict, self._writer)
 
     # ------------------------------------------------------------ afterwards
 
@@ -219,6 +206,32 @@ class Gate:
         if holds_place(verdict):
             steps.append(("release", None))
         return steps
+
+
+def refusal_of(verdict: Verdict, writer: HeaderWriter = _WRITER) -> Refusal:
+    """The response to a request that was refused."""
+    reason = reason_of(verdict)
+    status = _STATUSES.get(reason, TOO_MANY)
+    body = json.dumps(_problem(verdict, writer, status, reason)).encode()
+    headers = writer.headers(_shown(verdict))
+    headers += ("Content-Type", PROBLEM_JSON), ("Content-Length", str(len(body)))
+    return Refusal(status, headers, body)
+
+
+def _problem(verdict: Verdict, writer: HeaderWriter, status: int, reason: Reason) -> dict[str, object]:
+    """The writer's problem details, with the reason, and in the words of the rule if it has any."""
+    if reason in _DETAILS:
+        title = HTTPStatus(status).phrase
+        problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
+        problem["detail"] = _DETAILS[reason]
+    else:
+        problem = writer.problem(_shown(verdict))
+    message = verdict.message if isinstance(verdict, Ruling) else None
+    return problem | ({"reason": reason} if message is None else {"detail": message, "reason": reason})
+
+
+def _shown(verdict: Verdict) -> Verdict:
+    return verdict.shown() if isinstance(verdict, Ruling) else verdict
 
 
 def holds_place(verdict: Verdict) -> bool:

@@ -193,30 +193,41 @@ class AsyncGate(Gate):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def enter(self, request: Request) -> AsyncPassage | None:
-        """Charge a request. It comes back when it is its turn; None if it is exempt."""
+    async def enter(self, request: Request, *, lasting: bool = False, name: str | None = None) -> AsyncPassage | None:
+        """Charge a request. It comes back when it is its turn; None if it is exempt.
+
+        The places of a `lasting` one are renewed even if nobody asked for that. `name` is what is counted, where that
+        is known only now.
+        """
         if self._exempt is not None and self._exempt(request):
             return None
         if self._sees_it_through:
-            verdict = await self._asked_through(request)
+            verdict = await self._asked_through(request, name)
         else:
-            verdict = await self._ask(request)
+            verdict = await self._ask(request, name)
         passage = AsyncPassage(self, verdict)
-        if verdict[0][0] and (verdict[0][5] or self.renews):
-            await self._prepare(passage, verdict)
+        if verdict[0][0] and verdict[0][5]:
+            await self._sit_out(passage, verdict)
+        if (lasting or self.renews) and verdict[0][0] and holds_place(verdict):
+            passage._hold = AsyncHold(self.enforcer or self.limiter, verdict)
+            passage._hold._keep()
         return passage
 
-    def _ask(self, request: Request) -> Coroutine[Any, Any, Verdict]:
+    def _ask(self, request: Request, name: str | None) -> Coroutine[Any, Any, Verdict]:
         request_id = os.urandom(ID_BYTES) if self.settles else None
+        asked: Coroutine[Any, Any, Verdict]
         if self.enforcer is None:
-            return self.limiter.acquire(  # type: ignore[no-any-return]
-                self._key(request), self.quota, self.cost(request), request_id
-            )
-        return self.enforcer.check(request, self.cost(request), id=request_id)  # type: ignore[no-any-return]
+            key = self._key(request)
+            if name is not None:
+                key = (name, *key) if isinstance(key, tuple) else (name, key)
+            asked = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
+        else:
+            asked = self.enforcer.check(request, self.cost(request), id=request_id)
+        return asked
 
-    async def _asked_through(self, request: Request) -> Verdict:
+    async def _asked_through(self, request: Request, name: str | None) -> Verdict:
         """The verdict; if nobody is there any more when it comes, the request is over."""
-        task = self.start(self._ask(request))
+        task = self.start(self._ask(request, name))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -230,14 +241,10 @@ class AsyncGate(Gate):
             return
         await AsyncPassage(self, verdict).leave(CLIENT_CLOSED)
 
-    async def _prepare(self, passage: AsyncPassage, verdict: Verdict) -> None:
+    async def _sit_out(self, passage: AsyncPassage, verdict: Verdict) -> None:
         try:
-            if delay := self.limiter._delay_left(verdict):
-                await self.limiter._clock.wait_async(asyncio.Event(), delay)
+            await self.limiter._clock.wait_async(asyncio.Event(), self.limiter._delay_left(verdict))
         except BaseException:  # given up on before it began
             passage._amends(CLIENT_CLOSED)
             await passage._finish(_GIVE_BACK)
             raise
-        if self.renews and holds_place(verdict):
-            passage._hold = AsyncHold(self.enforcer or self.limiter, verdict)
-            passage._hold._keep()

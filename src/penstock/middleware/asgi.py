@@ -1,0 +1,373 @@
+"""The middleware for ASGI: HTTP and WebSockets, whatever the framework; it imports none.
+
+    app = RateLimitMiddleware(app, limiter=AsyncLimiter(), quota="100/minute")
+
+A request is charged before the application sees it, and over when the last of its response is ready to be sent, when
+the application raises, or when it is cancelled: then places come back, and what was not to be charged is refunded. The
+client that reads the end of a response finds its place free. Scopes that are neither `http` nor `websocket`, such as
+`lifespan`, pass untouched.
+
+| what happens | what it means |
+|---|---|
+| the application raises | the outcome is 500, though a response may have begun |
+| the client leaves first, or the task is cancelled | the outcome is what was begun, or else 499: not a fault of ours |
+| the application raises `RateLimited` before it responds | the client gets the refusal, as if it came from here |
+
+**WebSockets.** Connecting is a request, with `WEBSOCKET` as its method; its places are held, and renewed, until the
+connection ends. One that is refused is answered with the refusal where the server can do so, and else closed (the
+client sees 403). With `messages=`, each message that comes in is charged too, with `MESSAGE` as its method; the first
+that is refused closes the connection: code 1008, or 1013 where nobody could decide. Shaped messages are delayed, so
+that a client feels it is too fast.
+
+Inside the application, `scope["penstock"]` is the `Visit`: `visit.cost = 1432` settles, `visit.verdict` tells what is
+left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from typing import Any, TypeAlias, Unpack, cast
+
+from penstock.errors import InvalidOption, RateLimited
+from penstock.front import QuotaLike
+from penstock.headers import Header
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.passing import AsyncGate, AsyncPassage
+from penstock.middleware.request import Entries, Request
+from penstock.model import Verdict
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Route: TypeAlias = Callable[[Scope], str | None]
+"""How to find the template of the route that a scope leads to."""
+
+VISIT = "penstock"
+"""Where in a scope the visit is."""
+
+SWITCHING, FORBIDDEN, FAILED = 101, 403, 500
+POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
+DENIAL = "websocket.http.response"
+"""The extension by which a server lets us answer who may not connect."""
+
+RawHeader: TypeAlias = tuple[bytes, bytes]
+
+
+class AsgiRequest(Request):
+    """What an ASGI scope tells of a request."""
+
+    __slots__ = ("_method", "_route")
+
+    native: Scope
+
+    def __init__(self, scope: Scope, entries: Entries, route: Route, method: str | None = None) -> None:
+        self.native = scope
+        self._entries = entries
+        self._route = route
+        self._method = method
+
+    def method(self) -> str | None:
+        return self._method or self.native.get("method")
+
+    def path(self) -> str | None:
+        return self.native.get("path")
+
+    def route(self) -> str | None:
+        return self._route(self.native)
+
+    def user(self) -> Any:
+        return name_of(self.native.get("user"))
+
+    def peer(self) -> str | None:
+        client = self.native.get("client")  # None, or (host, port); behind a Unix socket also ("", 0)
+        host = client[0] if isinstance(client, Sequence) and client else None
+        return host if isinstance(host, str) else None
+
+    def lines(self, name: str) -> Sequence[str]:
+        wanted = name.encode("latin-1")
+        return [value.decode("latin-1") for key, value in self.native.get("headers", ()) if key == wanted]
+
+
+def name_of(user: Any) -> Any:
+    """What tells a user of an authentication middleware apart; None if nobody is logged in."""
+    if user is None or isinstance(user, str | int):
+        return user or None
+    if not getattr(user, "is_authenticated", True):
+        return None
+    for attribute in ("id", "username", "display_name"):
+        name = getattr(user, attribute, None)
+        if name:
+            return str(name)
+    return None
+
+
+def route_of(scope: Scope) -> str | None:
+    """The route, where the framework has found it before the middleware runs, as Litestar does."""
+    template = scope.get("path_template")
+    if template is None:
+        template = getattr(scope.get("route"), "path", None)
+    return template if isinstance(template, str) else None
+
+
+class Visit:
+    """One request, or one WebSocket, in an application: the passages it was granted, and how it goes.
+
+    A scope has one, however many middlewares and dependencies ask.
+    """
+
+    __slots__ = ("_connected", "_ended", "_follows_up", "_gone", "_passages", "_receive", "_send", "status")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._passages: list[AsyncPassage] = []
+        self._follows_up = False
+        self._connected = False
+        self._gone = False
+        self._ended = False
+        self.status = 0
+        """Of the response, as soon as it has begun."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the last that was asked said; None if nobody was."""
+        return self._passages[-1].verdict if self._passages else None
+
+    @property
+    def cost(self) -> int | None:
+        """What the request turned out to cost. To be set by who knows, before the response ends."""
+        return next((passage.cost for passage in self._passages if passage.cost is not None), None)
+
+    @cost.setter
+    def cost(self, units: int) -> None:
+        settling = [passage for passage in self._passages if passage.gate.settles]
+        if not settling:
+            raise InvalidOption("cost of a visit: nothing is to be settled (expected a middleware with settle=True)")
+        for passage in settling:
+            passage.cost = units
+
+    def grant(self, passage: AsyncPassage) -> None:
+        """Leave it to the visit to tell the client, and to end the passage."""
+        self._passages.append(passage)
+        self._follows_up = self._follows_up or passage.gate.follows_up
+
+    async def receive(self) -> Message:
+        """What the application hears."""
+        message = await self._receive()
+        kind = message["type"]
+        if kind == "http.disconnect" or kind == "websocket.disconnect":
+            self._gone = True
+        elif kind == "websocket.connect":
+            self._connected = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """What the application says, with our headers."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            if self._follows_up and not message.get("more_body", False):
+                await self._leave()  # before it is sent: who has read the end may come again
+        elif kind == "http.response.start" or kind == "websocket.http.response.start":
+            self.status = message["status"]
+            message = self._with_headers(message)
+        elif kind == "websocket.accept":
+            self.status = SWITCHING
+            message = self._with_headers(message)
+        elif kind == "websocket.close" and not self.status:
+            self.status = FORBIDDEN  # that is what a client sees who was never accepted
+        try:
+            await self._send(message)
+        except OSError:  # how servers say that nobody listens
+            self._gone = True
+            raise
+
+    def _with_headers(self, message: Message) -> Message:
+        headers = [header for passage in self._passages for header in passage.headers()]
+        return {**message, "headers": [*message.get("headers", ()), *encoded(headers)]}
+
+    async def _leave(self) -> None:
+        if not self._ended:
+            self._ended = True
+            for passage in self._passages:
+                await passage.leave(self.status or CLIENT_CLOSED)
+
+    async def run(self, app: App, scope: Scope) -> None:
+        """Let the application do its work; whatever happens, its passages end."""
+        try:
+            await app(scope, self.receive, self.send)
+        except RateLimited as refused:
+            if self.status:
+                self.status = FAILED
+                raise
+            refusal = refused.refusal if isinstance(refused, Refused) else refusal_of(refused.verdict)
+            await self.refuse(refusal, scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            if not self._gone:
+                self.status = FAILED
+            raise
+        finally:
+            if self._follows_up:
+                await self._leave()
+
+    async def refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer who may not pass."""
+        self.status = refusal.status
+        begin = "http.response"
+        if scope["type"] == "websocket":
+            begin = DENIAL
+            if not self._connected:  # only who has heard that somebody connects may answer it
+                await receive()
+            if DENIAL not in (scope.get("extensions") or {}):
+                await send({"type": "websocket.close", "code": code_of(refusal.status)})
+                return
+        headers = encoded(refusal.headers)
+        await send({"type": f"{begin}.start", "status": refusal.status, "headers": headers})
+        await send({"type": f"{begin}.body", "body": refusal.body})
+
+
+class Refused(RateLimited):
+    """Raised by dependencies and decorators, for the middleware to answer; `refusal` is the response."""
+
+    def __init__(self, passage: AsyncPassage) -> None:
+        super().__init__(passage.verdict)
+        self.refusal = passage.refusal()
+
+
+class RateLimitMiddleware:
+    """Limits for any ASGI application.
+
+    - `options`: see `penstock.middleware.gate.Options`. Without a limiter and an enforcer nothing is asked here, but
+      `RateLimited` is answered, and what dependencies and decorators charge is told and ended.
+    - `messages`: what each message of a WebSocket is charged to: a quota; with an enforcer `True`.
+    - `route`: how to find the route's template, if the framework is unknown.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        messages: QuotaLike | bool = False,
+        route: Route = route_of,
+        **options: Unpack[Options],
+    ) -> None:
+        self.app = app
+        self._route = route
+        self._gate = AsyncGate(options) if options else None
+        self._messages = None if messages is False else _message_gate(messages, options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            method = None
+        elif kind == "websocket":
+            method = "WEBSOCKET"
+        else:
+            await self.app(scope, receive, send)
+            return
+        visit = scope.get(VISIT)
+        outer = visit is not None
+        if visit is None:
+            visit = scope[VISIT] = Visit(receive, send)
+        gate = self._gate
+        if gate is not None:
+            request = AsgiRequest(scope, gate.entries, self._route, method)
+            passage = await gate.enter(request, lasting=method is not None)
+            if passage is not None:
+                if not passage:
+                    await visit.refuse(passage.refusal(), scope, receive, send)
+                    return
+                visit.grant(passage)
+        app = self.app
+        if method is not None and self._messages is not None:
+            app = _Metered(app, self._messages, self._route)
+        if outer:  # it will be ended where it began
+            await app(scope, receive, send)
+        else:
+            await visit.run(app, scope)
+
+
+def _message_gate(messages: QuotaLike | bool, options: Options) -> AsyncGate:
+    """The gate for what comes through a WebSocket."""
+    no_outcome = {name: option for name, option in options.items() if name not in ("charge", "settle", "renew")}
+    own = cast("Options", no_outcome)
+    if "enforcer" in options:
+        if messages is not True:
+            raise InvalidOption("messages: an enforcer's rules say that (expected True)")
+        return AsyncGate(own)
+    if isinstance(messages, bool) or "limiter" not in options:
+        raise InvalidOption("messages: expected a quota, and a limiter to ask")
+    own["quota"] = messages
+    own["name"] = f"{options.get('name', '')} messages".strip()
+    gate = AsyncGate(own)
+    if gate.limiter._has_places(messages):
+        raise InvalidOption("messages: a message holds no place (expected a rate)")
+    return gate
+
+
+class _Metered:
+    """An application whose WebSocket messages are charged."""
+
+    __slots__ = ("_app", "_gate", "_route")
+
+    def __init__(self, app: App, gate: AsyncGate, route: Route) -> None:
+        self._app = app
+        self._gate = gate
+        self._route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = AsgiRequest(scope, self._gate.entries, self._route, "MESSAGE")
+        closed: Message | None = None
+
+        async def heard() -> Message:
+            nonlocal closed
+            if closed is not None:
+                return closed
+            message = await receive()
+            if message["type"] != "websocket.receive":
+                return message
+            passage = await self._gate.enter(request)
+            if passage is None:
+                return message
+            await passage.leave(SWITCHING)
+            if passage:
+                return message
+            code = code_of(passage.refusal().status)
+            closed = {"type": "websocket.disconnect", "code": code, "reason": ""}
+            await send({"type": "websocket.close", "code": code, "reason": reason_for(passage.verdict)})
+            return closed
+
+        async def said(message: Message) -> None:
+            if closed is None:
+                await send(message)
+            elif message["type"] != "websocket.close":
+                raise OSError("the connection was closed: too many messages")  # as servers do
+
+        await self._app(scope, heard, said)
+
+
+def code_of(status: int) -> int:
+    """The code with which a WebSocket is closed, for the status that a request would get."""
+    return TRY_AGAIN_LATER if status >= FAILED else POLICY_VIOLATION
+
+
+def reason_for(refused: Verdict) -> str:
+    return f"too many messages: try again in {max(-(-refused.retry_after_us // 1_000_000), 1)} s"
+
+
+_names: dict[str, bytes] = {}  # a handful: the headers that we write
+
+
+def encoded(headers: Iterable[Header]) -> list[RawHeader]:
+    """Headers as ASGI wants them."""
+    raw = []
+    for name, value in headers:
+        name_bytes = _names.get(name)
+        if name_bytes is None:
+            name_bytes = _names[name] = name.lower().encode("latin-1")
+        raw.append((name_bytes, value.encode("latin-1")))
+    return raw

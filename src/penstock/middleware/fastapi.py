@@ -1,0 +1,144 @@
+"""FastAPI: limits as dependencies and as decorators.
+
+    limit = RateLimit(app, AsyncLimiter())
+
+    @app.get("/search", dependencies=[Depends(limit("10/second"))])     # a dependency
+    @limit.on("10/second")                                              # or a decorator, below the route's
+
+Both count each handler apart, unless several are given the same `name`; a router or application may have them as
+dependencies too. They run when the route is known, so keys and rules can tell routes apart for nothing. A refusal is
+raised, and answered by a middleware that `RateLimit` adds to the application; it also adds the headers, and ends what
+was begun when the response is done. One limit for the whole application is the middleware alone:
+
+    app.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="1000/minute")
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
+
+import fastapi.routing
+from fastapi import Depends, FastAPI
+from starlette.requests import HTTPConnection
+
+from penstock.enforcer import AsyncEnforcer
+from penstock.errors import InvalidOption
+from penstock.front import QuotaLike, is_coroutine_function
+from penstock.limiter import AsyncLimiter
+from penstock.middleware import asgi, starlette
+from penstock.middleware.asgi import App, AsgiRequest, Refused, Scope
+from penstock.middleware.gate import Options
+from penstock.middleware.passing import AsyncGate
+from penstock.middleware.starlette import visit_of
+from penstock.model import Verdict
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PARAMETER = "penstock_limit"
+
+# Newer versions keep included routers as they are; this lists their routes with all prefixes.
+_spread = getattr(fastapi.routing, "iter_route_contexts", iter)
+
+__all__ = ["Limit", "RateLimit", "RateLimitMiddleware", "visit_of"]
+
+
+class RateLimitMiddleware(asgi.RateLimitMiddleware):
+    """Limits for a whole application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
+
+    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+        super().__init__(app, messages=messages, route=route_of, **options)
+
+
+def route_of(scope: Scope) -> str | None:
+    """The template of the route that a scope leads to, with the prefixes of all routers; None if it leads nowhere."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    known = getattr(context, "path", None) or asgi.route_of(scope)
+    return known or starlette.found(getattr(scope.get("app"), "routes", ()), scope, spread=_spread)
+
+
+class RateLimit:
+    """Limits for the handlers of one application.
+
+    `options` are for all of them, see `penstock.middleware.gate.Options`; each may have its own on top.
+    """
+
+    def __init__(self, app: FastAPI, who_decides: AsyncLimiter | AsyncEnforcer, **options: Unpack[Options]) -> None:
+        decider = "enforcer" if isinstance(who_decides, AsyncEnforcer) else "limiter"
+        self._options = cast("Options", {decider: who_decides, **options})
+        app.add_middleware(RateLimitMiddleware)
+
+    def __call__(self, quota: QuotaLike | None = None, /, **options: Unpack[Options]) -> Limit:
+        """A dependency that charges a request to `quota`; without one, an enforcer's rules decide."""
+        own = {**self._options, **options}
+        return Limit(cast("Options", own if quota is None else {**own, "quota": quota}))
+
+    def on(
+        self, quota: QuotaLike | None = None, /, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator that charges each request to a handler, to stand below the decorator of its route."""
+        return self(quota, **options).decorate
+
+
+class Limit:
+    """A dependency of FastAPI: charges a request, and raises if it may not pass. It gives the verdict."""
+
+    def __init__(self, options: Options) -> None:
+        self._gate = AsyncGate(options)
+        self._names = "name" not in options and "enforcer" not in options
+
+    async def __call__(self, connection: HTTPConnection) -> Verdict | None:
+        scope = connection.scope
+        visit = scope.get(asgi.VISIT)
+        if visit is None:
+            raise InvalidOption("limit: a request that did not come through its application (expected RateLimit(app))")
+        websocket = scope["type"] == "websocket"
+        request = AsgiRequest(scope, self._gate.entries, route_of, "WEBSOCKET" if websocket else None)
+        name = _name_of(scope.get("endpoint")) if self._names else None
+        passage = await self._gate.enter(request, lasting=websocket, name=name)
+        if passage is None:
+            return None
+        if not passage:
+            raise Refused(passage)
+        visit.grant(passage)
+        return passage.verdict
+
+    def decorate(self, handler: Callable[P, R]) -> Callable[P, R]:
+        """The handler with one dependency more, which it does not see."""
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise InvalidOption(f"{_name_of(handler)}: a generator (expected the limit as a dependency of its route)")
+        signature = inspect.signature(handler)
+        dependency = inspect.Parameter(_PARAMETER, inspect.Parameter.KEYWORD_ONLY, default=Depends(self))
+        if is_coroutine_function(handler):
+
+            @wraps(handler)
+            async def limited(*args: Any, **kwargs: Any) -> Any:
+                kwargs.pop(_PARAMETER, None)
+                return await cast("Any", handler)(*args, **kwargs)
+        else:
+
+            @wraps(handler)
+            def limited(*args: Any, **kwargs: Any) -> Any:
+                kwargs.pop(_PARAMETER, None)
+                return cast("Any", handler)(*args, **kwargs)
+
+        cast("Any", limited).__signature__ = signature.replace(parameters=_with(signature, dependency))
+        return cast("Callable[P, R]", limited)
+
+
+def _with(signature: inspect.Signature, parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """The parameters of a signature and one more, before `**kwargs` if there are such."""
+    parameters = list(signature.parameters.values())
+    at = len(parameters)
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        at -= 1
+    return [*parameters[:at], parameter, *parameters[at:]]
+
+
+def _name_of(handler: Any) -> str:
+    """What tells handlers apart, in every process alike."""
+    named = handler if hasattr(handler, "__qualname__") else type(handler)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,44 @@
+"""Quart: the ASGI middleware, with route templates.
+
+    RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
+
+It runs before Quart has found the route, so that is looked up in the application's map of URLs, and only if a key or a
+rule asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack, cast
+
+from quart import Quart
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import RequestRedirect
+
+from penstock.front import QuotaLike
+from penstock.middleware.asgi import RateLimitMiddleware, Scope
+from penstock.middleware.gate import Options
+
+
+class RateLimit:
+    """Limits for a Quart application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
+
+    def __init__(self, app: Quart, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+        def route_of(scope: Scope) -> str | None:
+            return _route_of(app, scope)
+
+        wrapped = RateLimitMiddleware(cast("Any", app.asgi_app), messages=messages, route=route_of, **options)
+        app.asgi_app = wrapped  # type: ignore[method-assign,assignment]
+
+
+def _route_of(app: Quart, scope: Scope) -> str | None:
+    """The template of the route that a scope leads to; None if it leads nowhere."""
+    websocket = scope["type"] == "websocket"
+    root = scope.get("root_path", "")
+    path = scope["path"].removeprefix(root) if root else scope["path"]
+    host = dict(scope.get("headers", ())).get(b"host", b"localhost").decode("latin-1")
+    adapter = app.url_map.bind(app.config["SERVER_NAME"] or host, url_scheme=scope.get("scheme", "http"))
+    try:
+        rule, _ = adapter.match(path, scope.get("method", "GET"), return_rule=True, websocket=websocket)
+    except (HTTPException, RequestRedirect, ValueError):  # no such route; a host that is none
+        return None
+    return str(rule.rule)

@@ -1,0 +1,58 @@
+"""Starlette: the ASGI middleware, with route templates.
+
+    app.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="100/minute")
+
+A middleware runs before Starlette has found the route, so it is looked up among the application's routes, and only if a
+key or a rule asks for it. What a `Mount` holds is found when it has routes of its own; of another application behind a
+`Mount` the path of the mount is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, Unpack
+
+from starlette.routing import Match
+
+from penstock.front import QuotaLike
+from penstock.middleware import asgi
+from penstock.middleware.asgi import App, Scope, Visit
+from penstock.middleware.gate import Options
+
+Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+"""What makes of the routes of an application those that can be matched one by one."""
+
+
+class RateLimitMiddleware(asgi.RateLimitMiddleware):
+    """Limits for a Starlette application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
+
+    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+        super().__init__(app, messages=messages, route=route_of, **options)
+
+
+def route_of(scope: Scope) -> str | None:
+    """The template of the route that a scope leads to; None if it leads nowhere."""
+    return asgi.route_of(scope) or found(getattr(scope.get("app"), "routes", ()), scope)
+
+
+def visit_of(connection: Any) -> Visit:
+    """The visit of a Starlette or FastAPI request, to settle its cost or see its verdict."""
+    visit: Visit = connection.scope[asgi.VISIT]
+    return visit
+
+
+def found(routes: Iterable[Any], scope: Scope, before: str = "", spread: Spread = iter) -> str | None:
+    """The template of the first among `routes` that a scope leads to."""
+    partial: str | None = None
+    for route in spread(routes):
+        match, child = route.matches(scope)
+        if match is Match.NONE:
+            continue
+        template = before + (getattr(route, "path", None) or "")
+        inner = getattr(route, "routes", None)
+        if inner:
+            template = found(inner, {**scope, **child}, template, spread) or template
+        if match is Match.FULL:
+            return template or None
+        partial = partial or template  # the path is known, the method is not: it will be answered with 405
+    return partial
