@@ -3,7 +3,7 @@
     setup(app, limiter=AsyncLimiter(), quota="100/minute")
 
 The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, which lasts as
-long as its handler. Handlers find their passage in `request["penstock"]`. aiohttp knows no users: `entries` says where
+long as its handler. Handlers find their passage by `passage_of(request)`. aiohttp knows no users: `entries` says where
 yours are.
 """
 
@@ -19,8 +19,14 @@ from penstock.middleware.gate import CLIENT_CLOSED, Options
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Request
 
-PASSAGE = "penstock"
-_ENTERED = "penstock.entered"
+
+def _key(name: str, kind: type) -> Any:
+    """Where something is kept in a request; plain text in versions of aiohttp that know no better."""
+    return web.RequestKey(name, kind) if hasattr(web, "RequestKey") else name
+
+
+_ENTERED = _key("penstock.entered", list)
+_UNTOLD = _key("penstock.untold", list)
 
 
 class AiohttpRequest(Request):
@@ -62,12 +68,16 @@ def setup(app: web.Application, **options: Unpack[Options]) -> None:
         if not passage:
             status, headers, body = passage.refusal()
             return web.Response(status=status, headers=headers, body=body)
-        request[PASSAGE] = passage
-        request.setdefault(_ENTERED, []).append(passage)
         return await _handled(request, handler, passage)
 
     app.middlewares.append(guard)
     app.on_response_prepare.append(_tell)
+
+
+def passage_of(request: web.Request) -> AsyncPassage | None:
+    """The passage of a request, the innermost if there are several; None if it is exempt."""
+    entered = request.get(_ENTERED)
+    return entered[-1] if entered else None
 
 
 async def _handled(
@@ -75,6 +85,7 @@ async def _handled(
 ) -> web.StreamResponse:
     status = 500
     try:
+        request[_UNTOLD] = request[_ENTERED] = [*request.get(_ENTERED, ()), passage]
         response = await handler(request)
         status = response.status
         return response
@@ -93,5 +104,5 @@ async def _tell(request: web.Request, response: web.StreamResponse) -> None:
 
     Once: an application and the sub-application that matched may both have been set up.
     """
-    for passage in request.pop(_ENTERED, ()):
+    for passage in request.pop(_UNTOLD, ()):
         response.headers.extend(passage.headers())
