@@ -1,0 +1,429 @@
+"""A gate knows whom to charge, what to answer and what to amend, without knowing a framework."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimited
+from penstock.enforcer import Enforcer
+from penstock.errors import InvalidOption
+from penstock.middleware.gate import Options, Refusal, failed_logins, refusal_of, unless_server_error
+from penstock.middleware.passing import AsyncGate, BlockingGate, Passage
+from penstock.middleware.request import Request
+from penstock.shedding import InFlight, Shedder
+from tests.unit.flaky import Flaky
+from tests.unit.rules.support import rule_set
+
+RULES = rule_set({"id": "all"})
+
+
+class Plain(Request):
+    """A request written down in a dictionary; `native` is it."""
+
+    def method(self) -> str | None:
+        return self.native.get("method", "GET")
+
+    def path(self) -> str | None:
+        return self.native.get("path", "/")
+
+    def route(self) -> str | None:
+        return self.native.get("route")
+
+    def user(self) -> Any:
+        return self.native.get("user")
+
+    def peer(self) -> str | None:
+        return self.native.get("peer", "192.0.2.7")
+
+    def lines(self, name: str) -> Sequence[str]:
+        return [value for key, value in self.native.get("headers", ()) if key == name]
+
+
+class Door:
+    """A gate for blocking code, and requests that come to it."""
+
+    def __init__(self, **options: Any) -> None:
+        if "enforcer" not in options:
+            options = {"limiter": Limiter(clock=ManualClock()), "quota": "1/minute gcra"} | options
+        self.gate = BlockingGate(Options(**options))  # type: ignore[typeddict-item]
+
+    def enter(self, **request: Any) -> Passage:
+        passage = self.gate.enter(Plain(request, self.gate.entries))
+        assert passage is not None
+        return passage
+
+    def passes(self, **request: Any) -> bool:
+        return bool(self.enter(**request))
+
+
+def problem_of(refusal: Refusal) -> dict[str, Any]:
+    problem: dict[str, Any] = json.loads(refusal.body)
+    return problem
+
+
+# ---------------------------------------------------------------- who decides
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "middleware: expected a limiter and a quota, or an enforcer"),
+        ({"limiter": Limiter()}, "middleware: expected a limiter and a quota, or an enforcer"),
+        ({"quota": "1/minute"}, "middleware: expected a limiter and a quota, or an enforcer"),
+        (
+            {"limiter": Limiter(), "quota": "1/minute", "enforcer": Enforcer(RULES, Limiter())},
+            "middleware: expected a limiter and a quota, or an enforcer",
+        ),
+        ({"limiter": AsyncLimiter(), "quota": "1/minute"}, "limiter: expected Limiter, not AsyncLimiter"),
+        (
+            {"enforcer": Enforcer(RULES, Limiter()), "key": "ip"},
+            "key: an enforcer's rules say that (expected it with a limiter alone)",
+        ),
+        (
+            {"limiter": Limiter(), "quota": "1/minute", "key": "api_key | tenant"},
+            "key 'tenant': no such entry (expected method, path, route, user, api_key, ip)",
+        ),
+        (
+            {"limiter": Limiter(), "quota": "1/minute", "cost": 0},
+            "cost 0: expected a whole number, at least 1, or a function of the request",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_when_the_application_starts(options: Any, message: str) -> None:
+    with pytest.raises(InvalidOption) as error:
+        BlockingGate(options)
+    assert str(error.value) == message
+
+
+def test_an_unknown_option_is_answered_with_those_there_are() -> None:
+    with pytest.raises(InvalidOption, match=r"^quotas: unknown option \(expected limiter, quota, enforcer, key, "):
+        BlockingGate({"limiter": Limiter(), "quotas": "1/minute"})  # type: ignore[typeddict-unknown-key]
+
+
+def test_a_quota_that_cannot_be_read_is_said_when_the_application_starts() -> None:
+    with pytest.raises(InvalidInput, match="fortnight"):
+        BlockingGate({"limiter": Limiter(), "quota": "1/fortnight"})
+
+
+def test_an_event_loop_is_never_given_a_limiter_that_would_block_it() -> None:
+    with pytest.raises(InvalidOption) as error:
+        AsyncGate({"limiter": Limiter(), "quota": "1/minute"})
+    assert str(error.value) == "limiter: expected AsyncLimiter, not Limiter"
+    with pytest.raises(InvalidOption) as error:
+        AsyncGate({"enforcer": Enforcer(RULES, Limiter())})
+    assert str(error.value) == "enforcer: expected AsyncEnforcer, not Enforcer"
+
+
+# ---------------------------------------------------------------- whose counter it is
+
+
+def test_by_default_clients_are_told_apart_by_the_address_of_the_socket() -> None:
+    door = Door()
+    forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "made up")]
+    assert door.passes(peer="192.0.2.7")
+    assert not door.passes(peer="192.0.2.7", headers=forged)
+    assert door.passes(peer="192.0.2.8")
+
+
+def test_behind_a_trusted_proxy_clients_are_told_apart_by_what_it_wrote() -> None:
+    door = Door(trusted_proxies=1)
+    assert door.passes(headers=[("x-forwarded-for", "203.0.113.9")])
+    assert door.passes(headers=[("x-forwarded-for", "203.0.113.10")])
+    assert not door.passes(headers=[("x-forwarded-for", "1.1.1.1"), ("x-forwarded-for", "203.0.113.10")])
+
+
+def test_addresses_of_one_ipv6_network_are_one_client() -> None:
+    door = Door()
+    assert door.passes(peer="2001:db8::1")
+    assert not door.passes(peer="2001:db8::2")
+    assert door.passes(peer="2001:db8:0:1::1")
+
+
+@pytest.mark.parametrize("peer", [None, "", "/run/app.sock", "not an address"])
+def test_all_who_have_no_address_share_one_counter(peer: str | None) -> None:
+    door = Door()
+    assert door.passes(peer=None)
+    assert not door.passes(peer=peer)
+    assert door.passes(peer="192.0.2.7")
+
+
+def test_a_key_names_entries_of_which_the_first_that_is_present_counts() -> None:
+    door = Door(key="user | ip")
+    assert door.passes(user="alice")
+    assert door.passes(user="bob")
+    assert not door.passes(user="alice", peer="192.0.2.8")
+    assert door.passes()
+    assert not door.passes()
+
+
+def test_a_user_cannot_be_called_like_an_address() -> None:
+    door = Door(key="user | ip")
+    assert door.passes(peer="192.0.2.7")
+    assert door.passes(user="192.0.2.7", peer="192.0.2.8")
+
+
+def test_a_key_may_have_several_parts() -> None:
+    door = Door(key=["route", "ip"])
+    assert door.passes(route="/users/{id}")
+    assert not door.passes(route="/users/{id}", path="/users/2")
+    assert door.passes(route="/shops/{id}")
+    assert door.passes()
+    assert not door.passes(path="/elsewhere")
+
+
+def test_a_key_may_be_a_function_of_the_request() -> None:
+    door = Door(key=lambda request: request.header("x-tenant"))
+    assert door.passes(headers=[("x-tenant", "7")])
+    assert not door.passes(headers=[("x-tenant", "7")])
+    assert door.passes(headers=[])
+    assert not door.passes(headers=[("x-tenant", "")])
+    assert door.passes(headers=[("x-tenant", "8")])
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, "\udcff\x00\n", "ключ", "ÿ" * 1_000, "{}"])
+def test_whatever_a_header_holds_is_a_key(value: str) -> None:
+    door = Door(key="api_key")
+    assert door.passes(headers=[("x-api-key", value)])
+    assert not door.passes(headers=[("x-api-key", value)])
+    assert door.passes(headers=[("x-api-key", value + "!")])
+
+
+def test_entries_may_be_added_and_found_in_other_ways() -> None:
+    entries = {"tenant": lambda request: request.native.get("tenant"), "user": lambda request: 7}
+    door = Door(key=["tenant", "user"], entries=entries)
+    assert door.passes(tenant="a")
+    assert door.passes(tenant="b")
+    assert not door.passes(tenant="a", user="somebody")
+
+
+def test_names_keep_equal_quotas_apart() -> None:
+    limiter = Limiter()
+    reads, writes, again = (
+        Door(limiter=limiter, quota="1/minute gcra", name=name) for name in ("reads", "writes", "reads")
+    )
+    assert reads.passes()
+    assert writes.passes()
+    assert not again.passes()
+
+
+def test_who_is_exempt_is_not_asked_nor_charged() -> None:
+    door = Door(exempt=lambda request: request["path"] == "/health")
+    assert [door.gate.enter(Plain({"path": "/health"}, door.gate.entries)) for _ in range(3)] == [None] * 3
+    assert door.passes()
+
+
+def test_a_request_never_shows_who_asks() -> None:
+    door = Door()
+    assert "192.0.2.7" not in repr(Plain({"peer": "192.0.2.7"}, door.gate.entries))
+
+
+# ---------------------------------------------------------------- rules
+
+
+def test_rules_see_what_is_known_of_a_request() -> None:
+    rules = rule_set(
+        {"id": "users", "match": {"route": "/users/{id}", "method": "GET"}, "key": "api_key | ip", "quota": "1/minute"}
+    )
+    door = Door(enforcer=Enforcer(rules, Limiter()))
+    assert door.passes(path="/users/1", route="/users/{id}", headers=[("x-api-key", "a")])
+    assert not door.passes(path="/users/2", route="/users/{id}", headers=[("x-api-key", "a")])
+    assert door.passes(path="/users/2", route="/users/{id}", headers=[("x-api-key", "b")])
+    assert door.passes(path="/users/2", route="/users/{id}", method="PUT", headers=[("x-api-key", "a")])
+    assert door.passes()
+
+
+def test_the_header_of_api_keys_may_be_another() -> None:
+    rules = rule_set({"id": "all", "key": "api_key", "quota": "1/minute"})
+    door = Door(enforcer=Enforcer(rules, Limiter()), api_key_header="X-Token")
+    assert door.passes(headers=[("x-token", "a")])
+    assert door.passes(headers=[("x-token", "b")])
+    assert not door.passes(headers=[("x-token", "a")])
+
+
+# ---------------------------------------------------------------- what clients are told
+
+
+def test_a_refusal_names_policy_and_reason() -> None:
+    door = Door(quota="1/minute gcra")
+    assert door.enter().headers() == [
+        ("RateLimit-Policy", '"1-per-minute";q=1;w=60'),
+        ("RateLimit", '"1-per-minute";r=0;t=60'),
+    ]
+    refusal = door.enter().refusal()
+    assert refusal.status == 429
+    assert dict(refusal.headers)["Retry-After"] == "60"
+    assert dict(refusal.headers)["Content-Type"] == "application/problem+json"
+    assert dict(refusal.headers)["Content-Length"] == str(len(refusal.body))
+    assert problem_of(refusal) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Quota Exceeded",
+        "status": 429,
+        "detail": "Refused by 1-per-minute: try again in 60 seconds.",
+        "violated-policies": ["1-per-minute"],
+        "reason": "rate",
+    }
+
+
+@pytest.mark.parametrize(
+    ("quota", "reason"),
+    [("1 concurrent ttl 30s", "concurrency"), ("9/minute min_interval 2s", "too_close"), ("1/day", "rate")],
+)
+def test_the_reason_says_what_kind_of_limit_it_was(quota: str, reason: str) -> None:
+    door = Door(quota=quota)
+    assert door.passes()
+    refusal = door.enter().refusal()
+    assert (refusal.status, problem_of(refusal)["reason"]) == (429, reason)
+
+
+def test_what_is_hidden_is_not_told() -> None:
+    door = Door(quota="1/minute gcra name abuse", hidden=["abuse"])
+    assert door.enter().headers() == []
+    refusal = door.enter().refusal()
+    assert b"abuse" not in refusal.body
+    assert "Retry-After" in dict(refusal.headers)
+    quiet = Door(dialect="none")
+    assert quiet.enter().headers() == []
+    assert "violated-policies" not in problem_of(quiet.enter().refusal())
+
+
+def test_a_rule_may_hide_its_headers_and_has_its_own_words() -> None:
+    response = {"headers": "hidden", "message": "Slow down, please."}
+    rules = rule_set({"id": "all", "quota": "1/minute", "response": response})
+    door = Door(enforcer=Enforcer(rules, Limiter()))
+    assert door.enter().headers() == []
+    problem = problem_of(door.enter().refusal())
+    assert problem["detail"] == "Slow down, please."
+    assert "violated-policies" not in problem
+
+
+def test_who_is_denied_by_a_rule_is_forbidden() -> None:
+    door = Door(enforcer=Enforcer(rule_set({"id": "out", "action": "deny"}), Limiter()))
+    refusal = door.enter().refusal()
+    assert (refusal.status, problem_of(refusal)["reason"]) == (403, "blocked")
+    assert problem_of(refusal)["title"] == "Forbidden"
+
+
+def test_who_is_shed_is_told_to_come_later_and_counts_in_flight_until_it_is_over() -> None:
+    shedder = Shedder(InFlight(2), reserve=0.5)
+    door = Door(enforcer=Enforcer(RULES, Limiter(), shedder=shedder))
+    first = door.enter()
+    assert first
+    refusal = door.enter().refusal()
+    assert (refusal.status, problem_of(refusal)["reason"]) == (503, "shed")
+    first.leave(200)
+    assert door.passes()
+
+
+def test_where_nobody_could_decide_and_nobody_may_pass_it_is_unavailable() -> None:
+    store = Flaky(ManualClock())
+    store.up = False
+    door = Door(limiter=Limiter(store, on_failure="closed"))
+    refusal = door.enter().refusal()
+    assert (refusal.status, problem_of(refusal)["reason"]) == (503, "degraded")
+
+
+def test_a_refusal_that_a_handler_raised_can_be_answered() -> None:
+    limiter = Limiter(clock=ManualClock())
+    limiter.acquire("alice", "1/minute gcra")
+    refused = RateLimited(limiter.acquire("alice", "1/minute gcra"))
+    assert refusal_of(refused.verdict).status == 429
+
+
+# ---------------------------------------------------------------- afterwards
+
+
+def test_what_failed_on_our_side_is_not_charged_if_so_asked() -> None:
+    door = Door(charge=unless_server_error)
+    for status in (500, 503, 500):
+        passage = door.enter()
+        assert passage
+        passage.leave(status)
+    door.enter().leave(404)
+    assert not door.passes()
+
+
+def test_only_failed_logins_are_charged_if_so_asked() -> None:
+    door = Door(quota="2/minute gcra", charge=failed_logins)
+    for status in (200, 200, 401, 302, 403):
+        passage = door.enter()
+        assert passage
+        passage.leave(status)
+    assert not door.passes()
+
+
+def test_places_come_back_when_a_request_is_over() -> None:
+    door = Door(quota=["1 concurrent ttl 30s", "100/minute"])
+    first = door.enter()
+    assert first
+    assert not door.passes()
+    first.leave(200)
+    first.leave(200)
+    second = door.enter()
+    assert second
+    assert not door.passes()
+
+
+def test_a_refund_gives_places_back_too() -> None:
+    door = Door(quota=["1 concurrent ttl 30s", "100/minute"], charge=unless_server_error)
+    door.enter().leave(500)
+    passage = door.enter()
+    assert [decision.remaining for decision in passage.verdict.decisions] == [0, 99]
+
+
+def test_the_true_cost_is_settled_afterwards() -> None:
+    limiter = Limiter(clock=ManualClock())
+    door = Door(limiter=limiter, quota="1000/minute", cost=300, settle=True)
+    for cost, left in ((50, 950), (450, 500), (0, 500), (None, 200)):
+        passage = door.enter()
+        if cost is not None:
+            passage.cost = cost
+        passage.leave(200)
+        assert limiter.peek("ip=192.0.2.7", "1000/minute").remaining == left
+    assert not door.passes()
+
+
+def test_settling_comes_with_places_as_well() -> None:
+    door = Door(quota=["1 concurrent ttl 30s", "100/minute"], cost=10, settle=True)
+    for _ in range(3):
+        passage = door.enter()
+        assert passage
+        passage.cost = 4
+        passage.leave(200)
+    assert door.enter().verdict.decisions[1].remaining == 100 - 3 * 4 - 10
+
+
+def test_a_cost_that_cannot_be_settled_is_an_error_of_the_handler() -> None:
+    passage = Door().enter()
+    with pytest.raises(InvalidOption, match="settle=True"):
+        passage.cost = 1
+    settling = Door(settle=True).enter()
+    with pytest.raises(InvalidInput, match="cost -1"):
+        settling.cost = -1
+
+
+def test_cost_may_be_a_function_of_the_request() -> None:
+    door = Door(quota="10/minute gcra", cost=lambda request: int(request.header("x-items") or 1))
+    assert door.enter(headers=[("x-items", "7")]).verdict.remaining == 3
+
+
+def test_a_shaped_request_has_waited_when_it_enters() -> None:
+    clock = ManualClock()
+    door = Door(limiter=Limiter(clock=clock), quota="1/second leaky_bucket queue 3")
+    start = clock.time_ns()
+    assert door.passes()
+    assert door.passes()
+    assert clock.time_ns() - start == 1_000_000_000
+
+
+def test_what_the_store_cannot_amend_does_not_hurt_the_response(caplog: pytest.LogCaptureFixture) -> None:
+    store = Flaky(ManualClock())
+    door = Door(limiter=Limiter(store, layers=[]), charge=unless_server_error)
+    passage = door.enter()
+    store.up = False
+    passage.leave(500)
+    assert "refund: not done" in caplog.text
+    assert "192.0.2.7" not in caplog.text
