@@ -54,7 +54,8 @@ def _journeys(draw: st.DrawFn, header: str) -> Journey:
     callers = [client, *draw(st.lists(_hops, max_size=3))]
     for caller in callers:
         written = _written(draw, caller, header)
-        if lines and draw(st.booleans()):
+        own_line = draw(st.booleans())
+        if lines and not own_line:
             lines[-1] = f"{lines[-1]}{draw(st.sampled_from([', ', ',']))}{written}"
         else:
             lines.append(written)

@@ -1,0 +1,280 @@
+"""Django: a middleware for all views, a decorator for one, and one for views without limits.
+
+    MIDDLEWARE = [..., "penstock.middleware.django.PenstockMiddleware"]       # behind AuthenticationMiddleware
+    PENSTOCK = {"limiter": Limiter(), "quota": "100/minute", "key": "user | ip"}
+
+It serves WSGI and ASGI alike, with either kind of limiter; best is the one that fits the server, because the other
+takes a thread for each request. The route is the pattern that matched, `users/<int:pk>/`. Views find their passage in
+`request.penstock`. Requests that match no view are charged like all others.
+
+A response that is not streamed is over when the view has made it; one that is, when Django closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, ResolverMatch, resolve
+
+from penstock.enforcer import AsyncEnforcer
+from penstock.errors import InvalidOption
+from penstock.headers import Header
+from penstock.limiter import AsyncLimiter
+from penstock.middleware.gate import CLIENT_CLOSED, Options
+from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
+from penstock.middleware.wsgi import WSGIRequest
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+_EXEMPT = "penstock_exempt"
+_MATCH = "_penstock_match"
+_LISTS = ("RateLimit", "RateLimit-Policy")
+
+
+class DjangoRequest(WSGIRequest):
+    """What Django tells of a request."""
+
+    __slots__ = ()
+
+    @property
+    def environ(self) -> WSGIEnvironment:
+        return self.native.META  # type: ignore[no-any-return]
+
+    def method(self) -> str | None:
+        return self.native.method  # type: ignore[no-any-return]
+
+    def path(self) -> str | None:
+        return self.native.path  # type: ignore[no-any-return]
+
+    def route(self) -> str | None:
+        match = _match(self.native)
+        return None if match is None else match.route
+
+    def user(self) -> Any:
+        """The primary key of who is logged in."""
+        user = getattr(self.native, "_acached_user", None) or getattr(self.native, "user", None)
+        return str(user.pk) if user is not None and user.is_authenticated else None
+
+
+class PenstockMiddleware:
+    """Guards every view, by the options in the setting `PENSTOCK`."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        options = getattr(settings, "PENSTOCK", None)
+        if not isinstance(options, Mapping):
+            raise InvalidOption(f"PENSTOCK {options!r}: expected a setting that is a dictionary of options")
+        self._guard = _Guard(cast("Options", options))
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        match = _match(request)
+        if match is not None and getattr(match.func, _EXEMPT, False):
+            return self._get_response(request)
+        if self._is_async:
+            return self._guard.respond_async(request, self._get_response)
+        return self._guard.respond(request, self._get_response)
+
+
+def limit(**options: Unpack[Options]) -> Callable[[V], V]:
+    """Decorate a view with a limit of its own, counted apart by the view's name unless `name` says otherwise."""
+
+    def decorate(view: V) -> V:
+        named: dict[str, Any] = {} if "enforcer" in options else {"name": f"{view.__module__}.{view.__qualname__}"}
+        guard = _Guard(cast("Options", named | options))
+        if iscoroutinefunction(view):
+
+            @wraps(view)
+            async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                return await guard.respond_async(request, lambda request: view(request, *args, **kwargs))
+
+            return cast("V", limited_async)
+
+        @wraps(view)
+        def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return guard.respond(request, lambda request: view(request, *args, **kwargs))
+
+        return cast("V", limited)
+
+    return decorate
+
+
+def exempt(view: V) -> V:
+    """Decorate a view, or what `as_view()` returns, that the middleware shall leave alone."""
+    setattr(view, _EXEMPT, True)
+    return view
+
+
+class _Guard:
+    """One gate, whichever its kind, before blocking views and before coroutines."""
+
+    def __init__(self, options: Options) -> None:
+        waits = isinstance(options.get("limiter"), AsyncLimiter) or isinstance(options.get("enforcer"), AsyncEnforcer)
+        self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
+
+    def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any]) -> Any:
+        gate, described = self._gate, DjangoRequest(request, self._gate.entries)
+        passage = gate.enter(described) if isinstance(gate, BlockingGate) else async_to_sync(gate.enter)(described)
+        if passage is None:
+            return view(request)
+        if not passage:
+            return _refused(passage)
+        request.penstock = passage
+        try:
+            response = view(request)
+        except BaseException:
+            _leave(passage, 500)
+            raise
+        _tell(response, passage.headers())
+        if response.streaming:
+            _follow(response, passage)
+        else:
+            _leave(passage, response.status_code)
+        return response
+
+    async def respond_async(self, request: HttpRequest, view: Callable[[HttpRequest], Awaitable[Any]]) -> Any:
+        passage = await self._enter_async(request)
+        if passage is None:
+            return await view(request)
+        if not passage:
+            return _refused(passage)
+        request.penstock = passage
+        try:
+            response = await view(request)
+        except BaseException as error:
+            await _leave_async(passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
+            raise
+        _tell(response, passage.headers())
+        if response.streaming:
+            _follow(response, passage)
+        else:
+            await _leave_async(passage, response.status_code)
+        return response
+
+    async def _enter_async(self, request: HttpRequest) -> AsyncPassage | Passage | None:
+        gate, described = self._gate, DjangoRequest(request, self._gate.entries)
+        if isinstance(gate, BlockingGate):
+            return await sync_to_async(gate.enter, thread_sensitive=False)(described)
+        try:
+            return await gate.enter(described)
+        except SynchronousOnlyOperation:  # the user is asked for, and must be fetched; nothing is charged yet
+            await request.auser()
+            return await gate.enter(described)
+
+
+class _Stream:
+    """The content of a streamed response, and its passage, which is left when Django closes the response."""
+
+    def __init__(self, content: Iterator[bytes], passage: AsyncPassage | Passage, status: int) -> None:
+        self._content = content
+        self._passage = passage
+        self._status = status
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._content)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._status = 500
+            raise
+
+    def close(self) -> None:
+        _leave(self._passage, self._status)
+
+
+class _AsyncStream:
+    """The same for content that comes asynchronously. It is over with its last part, or when it is closed."""
+
+    def __init__(self, content: AsyncIterator[bytes], passage: AsyncPassage | Passage, status: int) -> None:
+        self._content = content
+        self._passage = passage
+        self._status = status
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._content)
+        except StopAsyncIteration:
+            await _leave_async(self._passage, self._status)
+            raise
+        except BaseException as error:
+            await _leave_async(self._passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
+            raise
+
+    def close(self) -> None:
+        _leave(self._passage, self._status)
+
+
+def _follow(response: Any, passage: AsyncPassage | Passage) -> None:
+    """Leave the passage when a streamed response is over; Django closes what has a `close`, as both streams do."""
+    stream = _AsyncStream if response.is_async else _Stream
+    response.streaming_content = stream(response.streaming_content, passage, response.status_code)
+
+
+def _leave(passage: AsyncPassage | Passage, status: int) -> None:
+    if isinstance(passage, Passage):
+        passage.leave(status)
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        async_to_sync(passage.leave)(status)
+    else:
+        passage.gate.start(passage.leave(status))
+
+
+async def _leave_async(passage: AsyncPassage | Passage, status: int) -> None:
+    if isinstance(passage, Passage):
+        await sync_to_async(passage.leave, thread_sensitive=False)(status)
+    else:
+        await passage.leave(status)
+
+
+def _match(request: HttpRequest) -> ResolverMatch | None:
+    """What the path leads to. Django finds out only behind the middlewares."""
+    known = request.resolver_match
+    if known is not None:
+        return known
+    try:
+        return request.__dict__[_MATCH]
+    except KeyError:
+        pass
+    try:
+        match = resolve(request.path_info, getattr(request, "urlconf", None))
+    except Resolver404:
+        match = None
+    setattr(request, _MATCH, match)
+    return match
+
+
+def _refused(passage: AsyncPassage | Passage) -> HttpResponse:
+    status, headers, body = passage.refusal()
+    return HttpResponse(body, status=status, headers=dict(headers))
+
+
+def _tell(response: Any, headers: list[Header]) -> None:
+    """Add headers; those that are lists may have been begun by a decorator."""
+    for name, value in headers:
+        listed = name in _LISTS and name in response.headers
+        response.headers[name] = f"{response.headers[name]}, {value}" if listed else value

@@ -1,0 +1,133 @@
+"""Flask: limits for all views, for one view more, and none for some.
+
+    limits = Limits(app, limiter=Limiter(), quota="100/minute")       # or limits.init_app(app) later
+
+    @app.post("/login")
+    @limits.limit("5/minute")                                        # beside the limit for all views
+    def login(): ...
+
+    @app.get("/health")
+    @limits.exempt
+    def health(): ...
+
+The route is the rule that Flask matched, `/users/<int:id>`. Requests are charged before the view runs, in the order in
+which functions were registered with `before_request`; what is held is held until the response is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+
+import flask
+
+from penstock.errors import InvalidOption
+from penstock.front import QuotaLike
+from penstock.middleware.gate import Options
+from penstock.middleware.passing import BlockingGate, Passage
+from penstock.middleware.wsgi import PASSAGES, WSGIRequest, guarded
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_EXEMPT = "penstock_exempt"
+_FOR_ALL_VIEWS = ("quota", "enforcer", "key", "name", "cost", "charge", "settle", "exempt")
+
+
+class FlaskRequest(WSGIRequest):
+    """What Flask tells of a request."""
+
+    __slots__ = ()
+
+    @property
+    def environ(self) -> WSGIEnvironment:
+        return self.native.environ  # type: ignore[no-any-return]
+
+    def route(self) -> str | None:
+        rule = self.native.url_rule
+        return None if rule is None else rule.rule
+
+
+class Limits:
+    """The extension. With a limiter and no quota, only views that say so are limited."""
+
+    def __init__(self, app: flask.Flask | None = None, **options: Unpack[Options]) -> None:
+        self._options = options
+        only_views = "limiter" in options and "quota" not in options
+        self._gate = None if only_views else BlockingGate(options)
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask) -> None:
+        """Guard an application."""
+        if "penstock" in app.extensions:
+            raise InvalidOption(f"{app.name}: has its limits already (expected init_app once per application)")
+        app.extensions["penstock"] = self
+        app.before_request(self._before_view)
+        app.wsgi_app = partial(guarded, app.wsgi_app)  # type: ignore[method-assign]
+
+    def exempt(self, view: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a view that the limit for all views does not apply to."""
+        setattr(view, _EXEMPT, True)
+        return view
+
+    def limit(self, quota: QuotaLike, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a view with a limit of its own, beside the one for all views.
+
+        It is counted apart from others, by the function's name unless `name` says otherwise. How clients are known and
+        what they are told is as for all views.
+        """
+
+        def decorate(view: Callable[P, R]) -> Callable[P, R]:
+            gate = BlockingGate(self._for_view(view, quota, options))
+
+            @wraps(view)
+            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                refusal = _enter(gate)
+                if refusal is not None:
+                    return cast("R", refusal)
+                return cast("R", flask.current_app.ensure_sync(view)(*args, **kwargs))
+
+            return limited
+
+        return decorate
+
+    def _for_view(self, view: Callable[..., Any], quota: QuotaLike, own: Options) -> Options:
+        shared = {name: value for name, value in self._options.items() if name not in _FOR_ALL_VIEWS}
+        if "enforcer" in self._options:
+            shared["limiter"] = self._options["enforcer"]._limiter
+        named = {"quota": quota, "name": f"{view.__module__}.{view.__qualname__}"}
+        return cast("Options", {**shared, **named, **own})
+
+    def _before_view(self) -> flask.Response | None:
+        if self._gate is None or getattr(_view(), _EXEMPT, False):
+            return None
+        return _enter(self._gate)
+
+
+def passage() -> Passage | None:
+    """The passage of the current request, the innermost if there are several: `passage().cost = 1432`."""
+    passages = flask.request.environ.get(PASSAGES)
+    return passages[-1] if passages else None
+
+
+def _view() -> Any:
+    return flask.current_app.view_functions.get(flask.request.endpoint or "")
+
+
+def _enter(gate: BlockingGate) -> flask.Response | None:
+    """Charge the current request; the response if it is refused."""
+    native = flask.request._get_current_object()  # type: ignore[attr-defined]
+    passages = native.environ.get(PASSAGES)
+    if passages is None:
+        raise InvalidOption("limits of a view: nobody would give back what it holds (expected init_app of its app)")
+    entered = gate.enter(FlaskRequest(native, gate.entries))
+    if entered is None or entered:
+        passages += () if entered is None else (entered,)
+        return None
+    status, headers, body = entered.refusal()
+    return flask.Response(body, status, headers)

@@ -1,0 +1,211 @@
+"""aiohttp: a real server on a loopback port, and a real client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from penstock import AsyncLimiter, ManualClock
+from penstock.enforcer import AsyncEnforcer
+from penstock.middleware.aiohttp import passage_of, setup
+from penstock.middleware.gate import unless_server_error
+from penstock.rules.parsing import parse
+from penstock.rules.ruleset import RuleSet
+
+PEER = "ip=127.0.0.1"
+PLACES = "1 concurrent ttl 1h"
+
+
+class Shop:
+    """Handlers, one of which waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.began = asyncio.Event()
+
+    async def hello(self, request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def fails(self, request: web.Request) -> web.Response:
+        raise ValueError("on purpose")
+
+    async def forbids(self, request: web.Request) -> web.Response:
+        raise web.HTTPForbidden
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one")
+        self.began.set()
+        await self.go_on.wait()
+        await response.write(b"two")
+        return response
+
+    async def chat(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for _ in socket:
+            pass
+        return socket
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        for path, handler in {
+            "/hello": self.hello,
+            "/users/{number}": self.hello,
+            "/fails": self.fails,
+            "/forbids": self.forbids,
+            "/stream": self.stream,
+            "/chat": self.chat,
+        }.items():
+            app.router.add_get(path, handler)
+        return app
+
+
+def _client(app: web.Application, **options: Any) -> TestClient[web.Request, web.Application]:
+    return TestClient(TestServer(app, **options))
+
+
+async def _left(limiter: AsyncLimiter, quota: str) -> int:
+    return (await limiter.peek(PEER, quota, cost=0)).remaining
+
+
+async def _given_back(limiter: AsyncLimiter) -> None:
+    async with asyncio.timeout(5):
+        while await _left(limiter, PLACES) == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_handlers_are_limited_and_clients_told() -> None:
+    app = Shop().app()
+    setup(app, limiter=AsyncLimiter(), quota="2/hour name api")
+    async with _client(app) as client:
+        first, second, refused = [await client.get("/hello") for _ in range(3)]
+        assert (first.status, await first.text(), second.status) == (200, "hello", 200)
+        assert first.headers["RateLimit"].startswith('"api";r=1')
+        assert (refused.status, refused.content_type) == (429, "application/problem+json")
+        problem = await refused.json()
+        assert (problem["reason"], problem["violated-policies"]) == ("rate", ["api"])
+        assert int(refused.headers["Retry-After"]) > 0
+        assert (await client.get("/nowhere")).status == 429
+
+
+async def test_rules_see_the_route_rather_than_the_path() -> None:
+    rules = parse("rules: [{id: users, match: {route: '/users/{number}'}, key: [route], quota: 2/hour}]")
+    app = Shop().app()
+    setup(app, enforcer=AsyncEnforcer(RuleSet(rules), AsyncLimiter()))
+    async with _client(app) as client:
+        assert [(await client.get(f"/users/{number}")).status for number in range(3)] == [200, 200, 429]
+        assert (await client.get("/nowhere")).status == 404
+
+
+async def test_behind_a_proxy_the_client_is_in_the_header_and_lines_count_as_one() -> None:
+    app = Shop().app()
+    setup(app, limiter=AsyncLimiter(), quota="1/hour", trusted_proxies=1)
+    async with _client(app) as client:
+        statuses = []
+        for spoof in ("203.0.113.1", "203.0.113.2"):
+            lines = [("X-Forwarded-For", spoof), ("X-Forwarded-For", "192.0.2.7")]
+            statuses.append((await client.get("/hello", headers=lines)).status)
+        assert statuses == [200, 429]
+
+
+async def test_a_handler_that_raises_gives_back_its_place_and_is_not_charged() -> None:
+    app = Shop().app()
+    limiter = AsyncLimiter()
+    setup(app, limiter=limiter, quota=[PLACES, "2/hour"], charge=unless_server_error)
+    async with _client(app) as client:
+        assert [(await client.get("/fails")).status for _ in range(4)] == [500] * 4
+        forbidden = [await client.get("/forbids") for _ in range(3)]
+        assert [got.status for got in forbidden] == [403, 403, 429]
+        assert "RateLimit" in forbidden[0].headers
+    assert await _left(limiter, PLACES) == 1
+
+
+async def test_a_stream_holds_its_place_and_tells_limits_with_its_first_bytes() -> None:
+    shop = Shop()
+    app, limiter = shop.app(), AsyncLimiter()
+    setup(app, limiter=limiter, quota=PLACES)
+    async with _client(app) as client:
+        streaming = await client.get("/stream")
+        assert "RateLimit" in streaming.headers
+        assert (await client.get("/hello")).status == 429
+        shop.go_on.set()
+        assert await streaming.read() == b"onetwo"
+        assert (await client.get("/hello")).status == 200
+
+
+async def test_a_client_that_leaves_gives_its_place_back() -> None:
+    shop = Shop()
+    app, limiter = shop.app(), AsyncLimiter()
+    setup(app, limiter=limiter, quota=PLACES)
+    async with _client(app) as client:  # whose server cancels handlers when clients leave
+        streaming = await client.get("/stream")
+        await shop.began.wait()
+        assert await _left(limiter, PLACES) == 0
+        streaming.close()  # the connection with it
+        await _given_back(limiter)
+
+
+async def test_a_websocket_is_one_request_that_lasts() -> None:
+    app, limiter = Shop().app(), AsyncLimiter()
+    setup(app, limiter=limiter, quota=PLACES)
+    async with _client(app) as client:
+        socket = await client.ws_connect("/chat")
+        assert await _left(limiter, PLACES) == 0
+        try:
+            await client.ws_connect("/chat")
+        except aiohttp.WSServerHandshakeError as refused:
+            assert refused.status == 429  # noqa: PT017
+        else:
+            raise AssertionError("two sockets in one place")
+        await socket.close()
+        await _given_back(limiter)
+
+
+async def test_shaping_delays_by_the_limiters_clock() -> None:
+    clock = ManualClock()
+    began = clock.micros
+    app = Shop().app()
+    setup(app, limiter=AsyncLimiter(clock=clock), quota="60/minute leaky_bucket queue 5")
+    async with _client(app) as client:
+        for _ in range(3):
+            assert (await client.get("/hello")).status == 200
+    assert clock.micros - began == 2_000_000
+
+
+async def test_the_true_cost_is_settled() -> None:
+    async def tokens(request: web.Request) -> web.Response:
+        passage = passage_of(request)
+        assert passage is not None
+        passage.cost = 60
+        return web.Response()
+
+    app, limiter = web.Application(), AsyncLimiter()
+    app.router.add_get("/tokens", tokens)
+    setup(app, limiter=limiter, quota="100/hour", cost=10, settle=True)
+    async with _client(app) as client:
+        await client.get("/tokens")
+    assert await _left(limiter, "100/hour") == 40
+
+
+async def test_an_application_within_another_has_both_limits_told_once() -> None:
+    inner, outer = Shop().app(), web.Application()
+    setup(inner, limiter=AsyncLimiter(), quota="1/hour name inner")
+    setup(outer, limiter=AsyncLimiter(), quota="9/hour name outer")
+    outer.add_subapp("/inner", inner)
+    async with _client(outer) as client:
+        got = await client.get("/inner/hello")
+        assert [line.split(";")[0] for line in got.headers.getall("RateLimit")] == ['"outer"', '"inner"']
+        assert (await client.get("/inner/hello")).status == 429
+
+
+async def test_exempt_requests_pass() -> None:
+    app = Shop().app()
+    setup(app, limiter=AsyncLimiter(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
+    async with _client(app) as client:
+        assert [(await client.get("/hello")).status for _ in range(3)] == [200] * 3
