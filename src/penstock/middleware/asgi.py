@@ -41,7 +41,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""Any, because each framework has types of its own for scopes and messages."""
 Route: TypeAlias = Callable[[Scope], str | None]
 """How to find the template of the route that a scope leads to."""
 
@@ -260,7 +261,7 @@ class RateLimitMiddleware:
         self._gate = AsyncGate(options) if options else None
         self._messages = None if messages is False else _message_gate(messages, options)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = scope["type"]
         if kind == "http":
             method = None

@@ -8,7 +8,7 @@ rule asks for it.
 
 from __future__ import annotations
 
-from typing import Any, Unpack, cast
+from typing import Unpack
 
 from quart import Quart
 from werkzeug.exceptions import HTTPException
@@ -26,8 +26,8 @@ class RateLimit:
         def route_of(scope: Scope) -> str | None:
             return _route_of(app, scope)
 
-        wrapped = RateLimitMiddleware(cast("Any", app.asgi_app), messages=messages, route=route_of, **options)
-        app.asgi_app = wrapped  # type: ignore[method-assign,assignment]
+        wrapped = RateLimitMiddleware(app.asgi_app, messages=messages, route=route_of, **options)
+        app.asgi_app = wrapped  # type: ignore[method-assign]
 
 
 def _route_of(app: Quart, scope: Scope) -> str | None:

@@ -113,7 +113,12 @@ class Socket:
 
     def __init__(self, app: App, *, denial: bool = False, **scope: Any) -> None:
         extensions: dict[str, Any] = {"websocket.http.response": {}} if denial else {}
-        self.scope = http_scope(**scope) | {"type": "websocket", "subprotocols": [], "extensions": extensions}
+        self.scope = http_scope(**scope) | {
+            "type": "websocket",
+            "scheme": "ws",
+            "subprotocols": [],
+            "extensions": extensions,
+        }
         del self.scope["method"]
         self._app = app
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
@@ -130,7 +135,18 @@ class Socket:
             self._outbox.put_nowait(message)
 
         self._task = asyncio.create_task(self._run(send))
-        return await self._outbox.get()
+        return await self._answer()
+
+    async def _answer(self) -> Message:
+        """The next message; if the application ends without one, its error."""
+        assert self._task is not None
+        answer = asyncio.create_task(self._outbox.get())
+        await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            await self._task
+            raise AssertionError("the application has ended, and said nothing")
+        return answer.result()
 
     async def _run(self, send: Send) -> None:
         await self._app(self.scope, self._inbox.get, send)
@@ -141,7 +157,7 @@ class Socket:
     async def say(self, text: str) -> Message:
         """What the application says in return."""
         self.hear(text)
-        return await self._outbox.get()
+        return await self._answer()
 
     async def leave(self) -> None:
         self._inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
