@@ -129,8 +129,7 @@ class _Guard:
         self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
 
     def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any]) -> Any:
-        gate, described = self._gate, DjangoRequest(request, self._gate.entries)
-        passage = gate.enter(described) if isinstance(gate, BlockingGate) else async_to_sync(gate.enter)(described)
+        passage = self._enter(request)
         if passage is None:
             return view(request)
         if not passage:
@@ -166,6 +165,12 @@ class _Guard:
         else:
             await _leave_async(passage, response.status_code)
         return response
+
+    def _enter(self, request: HttpRequest) -> AsyncPassage | Passage | None:
+        gate = self._gate
+        if isinstance(gate, BlockingGate):
+            return gate.enter(DjangoRequest(request, gate.entries))
+        return async_to_sync(self._enter_async)(request)
 
     async def _enter_async(self, request: HttpRequest) -> AsyncPassage | Passage | None:
         gate, described = self._gate, DjangoRequest(request, self._gate.entries)
