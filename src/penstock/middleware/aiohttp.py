@@ -2,9 +2,9 @@
 
     RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
 
-The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, which lasts as
-long as its handler. Inside it, `visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` says where
-yours are.
+The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, with
+`WEBSOCKET` as its method; its places are held, and renewed, as long as its handler runs. In a handler,
+`visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` says where yours are.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AiohttpRequest(Request):
     __slots__ = ()
 
     def method(self) -> str | None:
-        return self.native.method  # type: ignore[no-any-return]
+        return "WEBSOCKET" if _is_websocket(self.native) else self.native.method
 
     def path(self) -> str | None:
         return self.native.path  # type: ignore[no-any-return]
@@ -65,7 +65,7 @@ class RateLimit:
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            passage = await gate.enter(AiohttpRequest(request, gate.entries))
+            passage = await gate.enter(AiohttpRequest(request, gate.entries), lasting=_is_websocket(request))
             if passage is None:
                 return await handler(request)
             if not passage:
@@ -82,6 +82,10 @@ def visit_of(request: web.Request) -> Visit[AsyncPassage]:
     known: Visit[AsyncPassage] | None = request.get(_VISIT)
     visit = request[_VISIT] = Visit() if known is None else known
     return visit
+
+
+def _is_websocket(request: web.Request) -> bool:
+    return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
 async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage) -> web.StreamResponse:
