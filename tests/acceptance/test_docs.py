@@ -21,6 +21,7 @@ from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND, SystemClock
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, RATES
 from penstock.testing.servers import Server
+from tests.unit.middleware import django_shop  # noqa: F401  Django wants settings before its parts are imported
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

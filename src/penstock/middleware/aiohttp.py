@@ -1,32 +1,35 @@
 """aiohttp: a server whose requests are limited.
 
-    setup(app, limiter=AsyncLimiter(), quota="100/minute")
+    RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
 
-The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, which lasts as
-long as its handler. Handlers find their passage by `passage_of(request)`. aiohttp knows no users: `entries` says where
-yours are.
+The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, with
+`WEBSOCKET` as its method; its places are held, and renewed, as long as its handler runs. In a handler,
+`visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` says where yours are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from aiohttp import web
 
 from penstock.middleware.gate import CLIENT_CLOSED, Options
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Request
+from penstock.middleware.visits import Visit
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _key(name: str, kind: type) -> Any:
+def _key(name: str, kind: Any) -> Any:
     """Where something is kept in a request; plain text in versions of aiohttp that know no better."""
     return web.RequestKey(name, kind) if hasattr(web, "RequestKey") else name
 
 
-_ENTERED = _key("penstock.entered", list)
-_UNTOLD = _key("penstock.untold", list)
+_VISIT = _key("penstock", Visit)
+_TOLD = _key("penstock.told", bool)
 
 
 class AiohttpRequest(Request):
@@ -35,7 +38,7 @@ class AiohttpRequest(Request):
     __slots__ = ()
 
     def method(self) -> str | None:
-        return self.native.method  # type: ignore[no-any-return]
+        return "WEBSOCKET" if _is_websocket(self.native) else self.native.method
 
     def path(self) -> str | None:
         return self.native.path  # type: ignore[no-any-return]
@@ -54,38 +57,41 @@ class AiohttpRequest(Request):
         return self.native.headers.getall(name, ())  # type: ignore[no-any-return]
 
 
-def setup(app: web.Application, **options: Unpack[Options]) -> None:
-    """Guard every request to an application, those of its sub-applications included."""
-    gate = AsyncGate(options)
+class RateLimit:
+    """Guards every request to an application, those of its sub-applications included."""
 
-    @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        passage = await gate.enter(AiohttpRequest(request, gate.entries))
-        if passage is None:
-            return await handler(request)
-        if not passage:
-            status, headers, body = passage.refusal()
-            return web.Response(status=status, headers=headers, body=body)
-        return await _handled(request, handler, passage)
+    def __init__(self, app: web.Application, **options: Unpack[Options]) -> None:
+        gate = AsyncGate(options)
 
-    app.middlewares.append(guard)
-    app.on_response_prepare.append(_tell)
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            passage = await gate.enter(AiohttpRequest(request, gate.entries), lasting=_is_websocket(request))
+            if passage is None:
+                return await handler(request)
+            if not passage:
+                status, headers, body = passage.refusal()
+                return web.Response(status=status, headers=headers, body=body)
+            return await _handled(request, handler, passage)
 
-
-def passage_of(request: web.Request) -> AsyncPassage | None:
-    """The passage of a request, the innermost if there are several; None if it is exempt."""
-    entered = request.get(_ENTERED)
-    return entered[-1] if entered else None
+        app.middlewares.append(guard)
+        app.on_response_prepare.append(_tell)
 
 
-async def _handled(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], passage: AsyncPassage
-) -> web.StreamResponse:
+def visit_of(request: web.Request) -> Visit[AsyncPassage]:
+    """What was granted to a request."""
+    known: Visit[AsyncPassage] | None = request.get(_VISIT)
+    visit = request[_VISIT] = Visit() if known is None else known
+    return visit
+
+
+def _is_websocket(request: web.Request) -> bool:
+    return request.headers.get("Upgrade", "").lower() == "websocket"
+
+
+async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage) -> web.StreamResponse:
     status = 500
     try:
-        request[_UNTOLD] = request[_ENTERED] = [*request.get(_ENTERED, ()), passage]
+        visit_of(request).passages.append(passage)
         response = await handler(request)
         status = response.status
         return response
@@ -104,5 +110,7 @@ async def _tell(request: web.Request, response: web.StreamResponse) -> None:
 
     Once: an application and the sub-application that matched may both have been set up.
     """
-    for passage in request.pop(_UNTOLD, ()):
-        response.headers.extend(passage.headers())
+    if _TOLD not in request:
+        request[_TOLD] = True
+        for passage in visit_of(request).passages:
+            response.headers.extend(passage.headers())

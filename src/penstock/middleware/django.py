@@ -1,11 +1,11 @@
 """Django: a middleware for all views, a decorator for one, and one for views without limits.
 
-    MIDDLEWARE = [..., "penstock.middleware.django.PenstockMiddleware"]       # behind AuthenticationMiddleware
+    MIDDLEWARE = [..., "penstock.middleware.django.RateLimitMiddleware"]      # behind AuthenticationMiddleware
     PENSTOCK = {"limiter": Limiter(), "quota": "100/minute", "key": "user | ip"}
 
 It serves WSGI and ASGI alike, with either kind of limiter; best is the one that fits the server, because the other
-takes a thread for each request. The route is the pattern that matched, `users/<int:pk>/`. Views find their passage in
-`request.penstock`. Requests that match no view are charged like all others.
+takes a thread for each request. The route is the pattern that matched, `users/<int:pk>/`. In a view,
+`request.penstock` is the `Visit`. Requests that match no view are charged like all others.
 
 A response that is not streamed is over when the view has made it; one that is, when Django closes it.
 """
@@ -29,6 +29,7 @@ from penstock.headers import Header
 from penstock.limiter import AsyncLimiter
 from penstock.middleware.gate import CLIENT_CLOSED, Options
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
+from penstock.middleware.visits import Visit
 from penstock.middleware.wsgi import WSGIRequest
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class DjangoRequest(WSGIRequest):
         return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-class PenstockMiddleware:
+class RateLimitMiddleware:
     """Guards every view, by the options in the setting `PENSTOCK`."""
 
     sync_capable = True
@@ -91,7 +92,7 @@ class PenstockMiddleware:
         return self._guard.respond(request, self._get_response)
 
 
-def limit(**options: Unpack[Options]) -> Callable[[V], V]:
+def rate_limit(**options: Unpack[Options]) -> Callable[[V], V]:
     """Decorate a view with a limit of its own, counted apart by the view's name unless `name` says otherwise."""
 
     def decorate(view: V) -> V:
@@ -128,14 +129,13 @@ class _Guard:
         self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
 
     def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any]) -> Any:
-        gate, described = self._gate, DjangoRequest(request, self._gate.entries)
-        passage = gate.enter(described) if isinstance(gate, BlockingGate) else async_to_sync(gate.enter)(described)
+        passage = self._enter(request)
         if passage is None:
             return view(request)
         if not passage:
             return _refused(passage)
-        request.penstock = passage
         try:
+            _visit(request).passages.append(passage)
             response = view(request)
         except BaseException:
             _leave(passage, 500)
@@ -153,8 +153,8 @@ class _Guard:
             return await view(request)
         if not passage:
             return _refused(passage)
-        request.penstock = passage
         try:
+            _visit(request).passages.append(passage)
             response = await view(request)
         except BaseException as error:
             await _leave_async(passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
@@ -165,6 +165,12 @@ class _Guard:
         else:
             await _leave_async(passage, response.status_code)
         return response
+
+    def _enter(self, request: HttpRequest) -> AsyncPassage | Passage | None:
+        gate = self._gate
+        if isinstance(gate, BlockingGate):
+            return gate.enter(DjangoRequest(request, gate.entries))
+        return async_to_sync(self._enter_async)(request)
 
     async def _enter_async(self, request: HttpRequest) -> AsyncPassage | Passage | None:
         gate, described = self._gate, DjangoRequest(request, self._gate.entries)
@@ -249,6 +255,12 @@ async def _leave_async(passage: AsyncPassage | Passage, status: int) -> None:
         await sync_to_async(passage.leave, thread_sensitive=False)(status)
     else:
         await passage.leave(status)
+
+
+def _visit(request: HttpRequest) -> Visit[Any]:
+    if not hasattr(request, "penstock"):
+        request.penstock = Visit()
+    return request.penstock  # type: ignore[no-any-return]
 
 
 def _match(request: HttpRequest) -> ResolverMatch | None:

@@ -1,6 +1,6 @@
 """Django REST framework: a throttle, for views that are limited where the framework limits them.
 
-    class Burst(PenstockThrottle):
+    class Burst(RateLimitThrottle):
         options = {"limiter": Limiter(), "quota": "60/minute", "key": "user | ip"}
 
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["shop.throttles.Burst"]}
@@ -52,7 +52,7 @@ class Refused(APIException):  # type: ignore[misc]
         super().__init__(detail)
 
 
-class PenstockThrottle(BaseThrottle):  # type: ignore[misc]
+class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """A throttle whose subclasses say `options`. Their counters are told apart by the names of the classes."""
 
     options: ClassVar[Options]

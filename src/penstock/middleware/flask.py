@@ -1,13 +1,13 @@
 """Flask: limits for all views, for one view more, and none for some.
 
-    limits = Limits(app, limiter=Limiter(), quota="100/minute")       # or limits.init_app(app) later
+    limit = RateLimit(app, limiter=Limiter(), quota="100/minute")      # or limit.init_app(app) later
 
     @app.post("/login")
-    @limits.limit("5/minute")                                        # beside the limit for all views
+    @limit.on("5/minute")                                            # beside the limit for all views
     def login(): ...
 
     @app.get("/health")
-    @limits.exempt
+    @limit.exempt
     def health(): ...
 
 The route is the rule that Flask matched, `/users/<int:id>`. Requests are charged before the view runs, in the order in
@@ -26,7 +26,8 @@ from penstock.errors import InvalidOption
 from penstock.front import QuotaLike
 from penstock.middleware.gate import Options
 from penstock.middleware.passing import BlockingGate, Passage
-from penstock.middleware.wsgi import PASSAGES, WSGIRequest, guarded
+from penstock.middleware.visits import Visit
+from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -52,7 +53,7 @@ class FlaskRequest(WSGIRequest):
         return None if rule is None else rule.rule
 
 
-class Limits:
+class RateLimit:
     """The extension. With a limiter and no quota, only views that say so are limited."""
 
     def __init__(self, app: flask.Flask | None = None, **options: Unpack[Options]) -> None:
@@ -75,7 +76,7 @@ class Limits:
         setattr(view, _EXEMPT, True)
         return view
 
-    def limit(self, quota: QuotaLike, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def on(self, quota: QuotaLike, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a view with a limit of its own, beside the one for all views.
 
         It is counted apart from others, by the function's name unless `name` says otherwise. How clients are known and
@@ -109,10 +110,12 @@ class Limits:
         return _enter(self._gate)
 
 
-def passage() -> Passage | None:
-    """The passage of the current request, the innermost if there are several: `passage().cost = 1432`."""
-    passages = flask.request.environ.get(PASSAGES)
-    return passages[-1] if passages else None
+def visit() -> Visit[Passage]:
+    """What was granted to the current request; `visit().cost = 1432` settles."""
+    known: Visit[Passage] | None = flask.request.environ.get(VISIT)
+    if known is None:
+        raise InvalidOption("visit: nobody would give back what it holds (expected init_app of this application)")
+    return known
 
 
 def _view() -> Any:
@@ -122,9 +125,7 @@ def _view() -> Any:
 def _enter(gate: BlockingGate) -> flask.Response | None:
     """Charge the current request; the response if it is refused."""
     native = flask.request._get_current_object()  # type: ignore[attr-defined]
-    passages = native.environ.get(PASSAGES)
-    if passages is None:
-        raise InvalidOption("limits of a view: nobody would give back what it holds (expected init_app of its app)")
+    passages = visit().passages
     entered = gate.enter(FlaskRequest(native, gate.entries))
     if entered is None or entered:
         passages += () if entered is None else (entered,)

@@ -1,10 +1,10 @@
 """gRPC: server interceptors, for threads and for asyncio.
 
-    server = grpc.server(pool, interceptors=[Interceptor(limiter=Limiter(), quota="100/minute")])
-    server = grpc.aio.server(interceptors=[AsyncInterceptor(limiter=AsyncLimiter(), quota="100/minute")])
+    server = grpc.server(pool, interceptors=[RateLimitInterceptor(limiter=Limiter(), quota="100/minute")])
+    server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(limiter=AsyncLimiter(), quota="100/minute")])
 
 The route, like the path, is the full name of the method, `/shop.Orders/Get`; a header is an entry of the metadata. A
-stream is one request, and over when its last message is. Handlers find their passage by `passage()`.
+stream is one request, and over when its last message is. In a handler, `visit().cost = 1432` settles.
 
 | refused | code | trailing metadata |
 |---|---|---|
@@ -34,6 +34,7 @@ from penstock.middleware.gate import CLIENT_CLOSED, Options
 from penstock.middleware.identity import node_address
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
 from penstock.middleware.request import Request
+from penstock.middleware.visits import Visit
 
 Code = grpc.StatusCode
 
@@ -63,12 +64,12 @@ _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 _NOT_FOR_GRPC = ("content-type", "content-length")
 _MAX_PUSHBACK = 2**31 - 1
 
-_current: ContextVar[Passage | AsyncPassage | None] = ContextVar("penstock_passage", default=None)
+_current: ContextVar[Visit[Any]] = ContextVar("penstock_visit")
 
 
-def passage() -> Any:
-    """The passage of the call that is being handled; None if it is exempt."""
-    return _current.get()
+def visit() -> Visit[Any]:
+    """What was granted to the call that is being handled."""
+    return _current.get(None) or Visit()
 
 
 class Call(NamedTuple):
@@ -108,7 +109,7 @@ class GrpcRequest(Request):
         return [value for key, value in self.native.metadata if key == name and isinstance(value, str)]
 
 
-class Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
     """Guards every call to a server of threads."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
@@ -143,7 +144,7 @@ class Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         return entered
 
 
-class AsyncInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Guards every call to a server of asyncio."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
@@ -185,7 +186,7 @@ class AsyncInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 @contextmanager
 def _left(entered: Passage | None, context: Any) -> Iterator[None]:
     """What is done in this block is done in passing; whatever becomes of it, the passage is left."""
-    token = _current.set(entered)
+    token = _current.set(_with(entered))
     status = 500
     try:
         yield
@@ -202,7 +203,7 @@ def _left(entered: Passage | None, context: Any) -> Iterator[None]:
 @asynccontextmanager
 async def _left_async(entered: AsyncPassage | None, context: Any) -> AsyncIterator[None]:
     """The same for asyncio."""
-    token = _current.set(entered)
+    token = _current.set(_with(entered))
     status = 500
     try:
         yield
@@ -214,6 +215,13 @@ async def _left_async(entered: AsyncPassage | None, context: Any) -> AsyncIterat
         _forget(token)
         if entered is not None:
             await entered.leave(status)
+
+
+def _with(entered: Passage | AsyncPassage | None) -> Visit[Any]:
+    """The visit, one passage further: an interceptor may stand within another."""
+    further: Visit[Any] = Visit()
+    further.passages = [*visit().passages, *(() if entered is None else (entered,))]
+    return further
 
 
 def _forget(token: Token[Any]) -> None:

@@ -1,6 +1,6 @@
 """WSGI: a middleware around any application, and what adapters for frameworks on WSGI are made of.
 
-    application = WSGIMiddleware(application, limiter=Limiter(), quota="100/minute")
+    application = RateLimitMiddleware(application, limiter=Limiter(), quota="100/minute")
 
 A request is charged before the application is called. What it holds is held until the server closes the response, which
 it does whether the response was sent, failed half way, or nobody was there to take it. Plain WSGI knows no routes, so
@@ -17,15 +17,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, holds_place
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passing import BlockingGate, Passage
 from penstock.middleware.request import Request
+from penstock.middleware.visits import Visit
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-PASSAGES = "penstock.passages"
-"""Where in the environ the passages of a request are, for frameworks to add theirs."""
+VISIT = "penstock"
+"""Where in an environ the visit is, for frameworks to add passages to it."""
 
 
 class WSGIRequest(Request):
@@ -59,10 +60,10 @@ class WSGIRequest(Request):
         return () if value is None else (value,)
 
 
-class WSGIMiddleware:
+class RateLimitMiddleware:
     """Guards every request to an application. The options are those of `penstock.middleware.gate.Options`.
 
-    Handlers find their passage by `passage_of(environ)`.
+    Inside the application, `environ["penstock"]` is the `Visit`.
     """
 
     def __init__(self, app: WSGIApplication, **options: Unpack[Options]) -> None:
@@ -78,12 +79,6 @@ class WSGIMiddleware:
         return guarded(self.app, environ, start_response, passage)
 
 
-def passage_of(environ: WSGIEnvironment) -> Passage | None:
-    """The passage of a request, the innermost if there are several; None if it is exempt."""
-    passages = environ.get(PASSAGES)
-    return passages[-1] if passages else None
-
-
 def refused(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """Answer a request that may not pass."""
     start_response(f"{refusal.status} {HTTPStatus(refusal.status).phrase}", refusal.headers)
@@ -93,17 +88,18 @@ def refused(refusal: Refusal, environ: WSGIEnvironment, start_response: StartRes
 def guarded(
     app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse, passage: Passage | None = None
 ) -> Iterable[bytes]:
-    """The response of `app`, with the headers of the passages in its environ, which are left when it is closed.
+    """The response of `app`, with the headers of a visit's passages, which are left when it is closed.
 
     Passages may be added while it runs, as routes become known. Within another middleware of this kind there is only
     one more passage to add.
     """
-    passages: list[Passage] | None = environ.get(PASSAGES)
-    if passages is not None:
-        passages += () if passage is None else (passage,)
+    known: Visit[Passage] | None = environ.get(VISIT)
+    visit = environ[VISIT] = Visit() if known is None else known
+    if passage is not None:
+        visit.passages.append(passage)
+    if known is not None:
         return app(environ, start_response)
-    response = _Response([] if passage is None else [passage], start_response)
-    environ[PASSAGES] = response.passages
+    response = _Response(visit.passages, start_response)
     try:
         response.body = app(environ, response.start)
     except BaseException:
@@ -111,7 +107,7 @@ def guarded(
         response.leave()
         raise
     # Servers do more for a response that they know: tell its length, send it as a file.
-    return response if any(map(_matters_afterwards, response.passages)) else response.body
+    return response if any(passage.gate.follows_up for passage in visit.passages) else response.body
 
 
 class _Response:
@@ -158,14 +154,3 @@ class _Response:
             passage.leave(self.status)
 
     __del__ = leave  # for a server that forgets to close; doing it twice changes nothing
-
-
-def _matters_afterwards(passage: Passage) -> bool:
-    """Whether anything is to be done when the request is over."""
-    gate, verdict = passage.gate, passage.verdict
-    return (
-        gate._charge is not None
-        or gate.settles
-        or holds_place(verdict)
-        or getattr(verdict, "admission", None) is not None
-    )

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from penstock import AsyncLimiter, ManualClock
 from penstock.enforcer import AsyncEnforcer
-from penstock.middleware.aiohttp import passage_of, setup
+from penstock.middleware.aiohttp import RateLimit, visit_of
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
@@ -82,7 +82,7 @@ async def _given_back(limiter: AsyncLimiter) -> None:
 
 async def test_handlers_are_limited_and_clients_told() -> None:
     app = Shop().app()
-    setup(app, limiter=AsyncLimiter(), quota="2/hour name api")
+    RateLimit(app, limiter=AsyncLimiter(), quota="2/hour name api")
     async with _client(app) as client:
         first, second, refused = [await client.get("/hello") for _ in range(3)]
         assert (first.status, await first.text(), second.status) == (200, "hello", 200)
@@ -97,7 +97,7 @@ async def test_handlers_are_limited_and_clients_told() -> None:
 async def test_rules_see_the_route_rather_than_the_path() -> None:
     rules = parse("rules: [{id: users, match: {route: '/users/{number}'}, key: [route], quota: 2/hour}]")
     app = Shop().app()
-    setup(app, enforcer=AsyncEnforcer(RuleSet(rules), AsyncLimiter()))
+    RateLimit(app, enforcer=AsyncEnforcer(RuleSet(rules), AsyncLimiter()))
     async with _client(app) as client:
         assert [(await client.get(f"/users/{number}")).status for number in range(3)] == [200, 200, 429]
         assert (await client.get("/nowhere")).status == 404
@@ -105,7 +105,7 @@ async def test_rules_see_the_route_rather_than_the_path() -> None:
 
 async def test_behind_a_proxy_the_client_is_in_the_header_and_lines_count_as_one() -> None:
     app = Shop().app()
-    setup(app, limiter=AsyncLimiter(), quota="1/hour", trusted_proxies=1)
+    RateLimit(app, limiter=AsyncLimiter(), quota="1/hour", trusted_proxies=1)
     async with _client(app) as client:
         statuses = []
         for spoof in ("203.0.113.1", "203.0.113.2"):
@@ -117,7 +117,7 @@ async def test_behind_a_proxy_the_client_is_in_the_header_and_lines_count_as_one
 async def test_a_handler_that_raises_gives_back_its_place_and_is_not_charged() -> None:
     app = Shop().app()
     limiter = AsyncLimiter()
-    setup(app, limiter=limiter, quota=[PLACES, "2/hour"], charge=unless_server_error)
+    RateLimit(app, limiter=limiter, quota=[PLACES, "2/hour"], charge=unless_server_error)
     async with _client(app) as client:
         assert [(await client.get("/fails")).status for _ in range(4)] == [500] * 4
         forbidden = [await client.get("/forbids") for _ in range(3)]
@@ -129,7 +129,7 @@ async def test_a_handler_that_raises_gives_back_its_place_and_is_not_charged() -
 async def test_a_stream_holds_its_place_and_tells_limits_with_its_first_bytes() -> None:
     shop = Shop()
     app, limiter = shop.app(), AsyncLimiter()
-    setup(app, limiter=limiter, quota=PLACES)
+    RateLimit(app, limiter=limiter, quota=PLACES)
     async with _client(app) as client:
         streaming = await client.get("/stream")
         assert "RateLimit" in streaming.headers
@@ -142,7 +142,7 @@ async def test_a_stream_holds_its_place_and_tells_limits_with_its_first_bytes() 
 async def test_a_client_that_leaves_gives_its_place_back() -> None:
     shop = Shop()
     app, limiter = shop.app(), AsyncLimiter()
-    setup(app, limiter=limiter, quota=PLACES)
+    RateLimit(app, limiter=limiter, quota=PLACES)
     async with _client(app) as client:  # whose server cancels handlers when clients leave
         streaming = await client.get("/stream")
         await shop.began.wait()
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_gives_its_place_back() -> None:
 
 async def test_a_websocket_is_one_request_that_lasts() -> None:
     app, limiter = Shop().app(), AsyncLimiter()
-    setup(app, limiter=limiter, quota=PLACES)
+    RateLimit(app, limiter=limiter, quota=PLACES)
     async with _client(app) as client:
         socket = await client.ws_connect("/chat")
         assert await _left(limiter, PLACES) == 0
@@ -171,7 +171,7 @@ async def test_shaping_delays_by_the_limiters_clock() -> None:
     clock = ManualClock()
     began = clock.micros
     app = Shop().app()
-    setup(app, limiter=AsyncLimiter(clock=clock), quota="60/minute leaky_bucket queue 5")
+    RateLimit(app, limiter=AsyncLimiter(clock=clock), quota="60/minute leaky_bucket queue 5")
     async with _client(app) as client:
         for _ in range(3):
             assert (await client.get("/hello")).status == 200
@@ -180,14 +180,12 @@ async def test_shaping_delays_by_the_limiters_clock() -> None:
 
 async def test_the_true_cost_is_settled() -> None:
     async def tokens(request: web.Request) -> web.Response:
-        passage = passage_of(request)
-        assert passage is not None
-        passage.cost = 60
+        visit_of(request).cost = 60
         return web.Response()
 
     app, limiter = web.Application(), AsyncLimiter()
     app.router.add_get("/tokens", tokens)
-    setup(app, limiter=limiter, quota="100/hour", cost=10, settle=True)
+    RateLimit(app, limiter=limiter, quota="100/hour", cost=10, settle=True)
     async with _client(app) as client:
         await client.get("/tokens")
     assert await _left(limiter, "100/hour") == 40
@@ -195,8 +193,8 @@ async def test_the_true_cost_is_settled() -> None:
 
 async def test_an_application_within_another_has_both_limits_told_once() -> None:
     inner, outer = Shop().app(), web.Application()
-    setup(inner, limiter=AsyncLimiter(), quota="1/hour name inner")
-    setup(outer, limiter=AsyncLimiter(), quota="9/hour name outer")
+    RateLimit(inner, limiter=AsyncLimiter(), quota="1/hour name inner")
+    RateLimit(outer, limiter=AsyncLimiter(), quota="9/hour name outer")
     outer.add_subapp("/inner", inner)
     async with _client(outer) as client:
         got = await client.get("/inner/hello")
@@ -206,6 +204,6 @@ async def test_an_application_within_another_has_both_limits_told_once() -> None
 
 async def test_exempt_requests_pass() -> None:
     app = Shop().app()
-    setup(app, limiter=AsyncLimiter(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
+    RateLimit(app, limiter=AsyncLimiter(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
     async with _client(app) as client:
         assert [(await client.get("/hello")).status for _ in range(3)] == [200] * 3

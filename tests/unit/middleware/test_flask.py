@@ -11,7 +11,7 @@ from penstock import Limiter
 from penstock.enforcer import Enforcer
 from penstock.errors import InvalidOption
 from penstock.middleware import flask as adapter
-from penstock.middleware.flask import Limits
+from penstock.middleware.flask import RateLimit
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
@@ -48,7 +48,7 @@ def app() -> flask.Flask:
 
 
 def test_all_views_are_limited_and_told(app: flask.Flask) -> None:
-    Limits(app, limiter=Limiter(), quota="2/hour name api")
+    RateLimit(app, limiter=Limiter(), quota="2/hour name api")
     client = app.test_client()
     first, second, refused = (client.get("/hello") for _ in range(3))
     assert (first.status_code, first.text, second.status_code) == (200, "hello", 200)
@@ -61,31 +61,31 @@ def test_all_views_are_limited_and_told(app: flask.Flask) -> None:
 
 
 def test_init_app_comes_later_and_once(app: flask.Flask) -> None:
-    limits = Limits(limiter=Limiter(), quota="1/hour")
-    limits.init_app(app)
+    limit = RateLimit(limiter=Limiter(), quota="1/hour")
+    limit.init_app(app)
     assert [app.test_client().get("/hello").status_code for _ in range(2)] == [200, 429]
     with pytest.raises(
         InvalidOption, match=r"^shop: has its limits already \(expected init_app once per application\)$"
     ):
-        limits.init_app(app)
+        limit.init_app(app)
 
 
 def test_a_view_has_a_limit_of_its_own_beside_the_one_for_all() -> None:
     app = flask.Flask("shop")
-    limits = Limits(app, limiter=Limiter(), quota="4/hour")
+    limit = RateLimit(app, limiter=Limiter(), quota="4/hour")
 
     @app.get("/login")
-    @limits.limit("1/hour")
+    @limit.on("1/hour")
     def login() -> str:
         return "in"
 
     @app.get("/logout")
-    @limits.limit("1/hour")
+    @limit.on("1/hour")
     def logout() -> str:
         return "out"
 
     @app.get("/health")
-    @limits.exempt
+    @limit.exempt
     def health() -> str:
         return "well"
 
@@ -100,10 +100,10 @@ def test_a_view_has_a_limit_of_its_own_beside_the_one_for_all() -> None:
 
 
 def test_only_views_that_say_so_where_there_is_no_quota_for_all(app: flask.Flask) -> None:
-    limits = Limits(app, limiter=Limiter())
+    limit = RateLimit(app, limiter=Limiter())
 
     @app.get("/search")
-    @limits.limit("1/hour", key="api_key | ip")
+    @limit.on("1/hour", key="api_key | ip")
     async def search() -> str:
         return "found"
 
@@ -113,21 +113,23 @@ def test_only_views_that_say_so_where_there_is_no_quota_for_all(app: flask.Flask
 
 
 def test_a_limit_without_init_app_is_an_error(app: flask.Flask) -> None:
-    limits = Limits(limiter=Limiter())
+    limit = RateLimit(limiter=Limiter())
 
     @app.get("/search")
-    @limits.limit("1/hour")
+    @limit.on("1/hour")
     def search() -> str:
         return "found"
 
     app.testing = True
-    with pytest.raises(InvalidOption, match=r"nobody would give back what it holds \(expected init_app of its app\)$"):
+    with pytest.raises(
+        InvalidOption, match=r"nobody would give back what it holds \(expected init_app of this application\)$"
+    ):
         app.test_client().get("/search")
 
 
 def test_rules_see_the_route_rather_than_the_path(app: flask.Flask) -> None:
     rules = parse("rules: [{id: users, match: {route: /users/<int:number>}, key: [route], quota: 2/hour}]")
-    Limits(app, enforcer=Enforcer(RuleSet(rules), Limiter()))
+    RateLimit(app, enforcer=Enforcer(RuleSet(rules), Limiter()))
     client = app.test_client()
     assert [client.get(f"/users/{number}").status_code for number in range(3)] == [200, 200, 429]
     assert client.get("/hello").status_code == 200
@@ -137,7 +139,7 @@ def test_rules_see_the_route_rather_than_the_path(app: flask.Flask) -> None:
 @pytest.mark.parametrize("testing", [False, True], ids=["handled", "propagated"])
 def test_a_view_that_raises_gives_back_its_place_and_is_not_charged(app: flask.Flask, testing: bool) -> None:
     limiter = Limiter()
-    Limits(app, limiter=limiter, quota=[PLACES, "5/hour"], charge=unless_server_error)
+    RateLimit(app, limiter=limiter, quota=[PLACES, "5/hour"], charge=unless_server_error)
     app.testing = testing
     for _ in range(7):
         if testing:
@@ -150,7 +152,7 @@ def test_a_view_that_raises_gives_back_its_place_and_is_not_charged(app: flask.F
 
 
 def test_a_stream_holds_its_place_until_it_is_closed(app: flask.Flask) -> None:
-    Limits(app, limiter=Limiter(), quota=PLACES)
+    RateLimit(app, limiter=Limiter(), quota=PLACES)
     client = app.test_client()
     stream = client.get("/stream")
     assert next(stream.iter_encoded()) == b"one"
@@ -161,7 +163,7 @@ def test_a_stream_holds_its_place_until_it_is_closed(app: flask.Flask) -> None:
 
 def test_a_response_that_another_took_the_place_of_holds_nothing(app: flask.Flask) -> None:
     limiter = Limiter()
-    Limits(app, limiter=limiter, quota=PLACES)
+    RateLimit(app, limiter=limiter, quota=PLACES)
 
     @app.after_request
     def other(response: flask.Response) -> flask.Response:
@@ -173,13 +175,11 @@ def test_a_response_that_another_took_the_place_of_holds_nothing(app: flask.Flas
 
 def test_the_true_cost_is_settled(app: flask.Flask) -> None:
     limiter = Limiter()
-    Limits(app, limiter=limiter, quota="100/hour", cost=10, settle=True)
+    RateLimit(app, limiter=limiter, quota="100/hour", cost=10, settle=True)
 
     @app.get("/tokens")
     def tokens() -> str:
-        passage = adapter.passage()
-        assert passage is not None
-        passage.cost = 60
+        adapter.visit().cost = 60
         return ""
 
     app.test_client().get("/tokens")
@@ -191,6 +191,6 @@ def test_entries_say_who_the_user_is_from_what_flask_knows(app: flask.Flask) -> 
     def log_in() -> None:
         flask.g.user = flask.request.args.get("as")
 
-    Limits(app, limiter=Limiter(), quota="1/hour", key="user | ip", entries={"user": lambda _: flask.g.user})
+    RateLimit(app, limiter=Limiter(), quota="1/hour", key="user | ip", entries={"user": lambda _: flask.g.user})
     client = app.test_client()
     assert [client.get(f"/hello?as={user}").status_code for user in ("ann", "bob", "ann", "")] == [200, 200, 429, 200]

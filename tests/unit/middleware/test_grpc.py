@@ -15,7 +15,7 @@ import pytest
 from penstock import AsyncLimiter, Limiter
 from penstock.enforcer import Enforcer
 from penstock.middleware.gate import unless_server_error
-from penstock.middleware.grpc import AsyncInterceptor, Call, GrpcRequest, Interceptor, passage
+from penstock.middleware.grpc import AsyncRateLimitInterceptor, Call, GrpcRequest, RateLimitInterceptor, visit
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
 
@@ -36,7 +36,7 @@ class Shop:
         if request == b"abort":
             context.abort(Code.UNAUTHENTICATED, "who are you")
         if request == b"cost":
-            passage().cost = 60
+            visit().cost = 60
         return request
 
     def watch(self, request: bytes, context: Any) -> Iterator[bytes]:
@@ -66,7 +66,7 @@ def _handlers(shop: Any) -> Any:
 @contextmanager
 def _serving(shop: Shop, **options: Any) -> Iterator[Any]:
     pool = ThreadPoolExecutor(4)
-    server = grpc.server(pool, interceptors=[Interceptor(**options)])
+    server = grpc.server(pool, interceptors=[RateLimitInterceptor(**options)])
     server.add_generic_rpc_handlers([_handlers(shop)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -228,7 +228,7 @@ class AsyncShop:
         if request == b"abort":
             await context.abort(Code.UNAUTHENTICATED, "who are you")
         if request == b"cost":
-            passage().cost = 60
+            visit().cost = 60
         return request
 
     async def watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -246,7 +246,7 @@ class AsyncShop:
 
 @asynccontextmanager
 async def _serving_async(shop: Any, **options: Any) -> AsyncIterator[Any]:
-    server = grpc.aio.server(interceptors=[AsyncInterceptor(**options)])
+    server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(**options)])
     server.add_generic_rpc_handlers([_handlers(shop)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

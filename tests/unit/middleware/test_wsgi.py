@@ -14,7 +14,7 @@ from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.errors import InvalidOption
 from penstock.middleware.gate import failed_logins, unless_server_error
-from penstock.middleware.wsgi import WSGIMiddleware, WSGIRequest, passage_of
+from penstock.middleware.wsgi import RateLimitMiddleware, WSGIRequest
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
 
@@ -80,7 +80,7 @@ def _places_left(limiter: Limiter, quota: str, key: str = f"ip={CLIENT}") -> int
 
 def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
     clock = ManualClock(1_767_268_800)
-    server = Server(WSGIMiddleware(_hello, limiter=Limiter(clock=clock), quota="2/minute fixed_window name api"))
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(clock=clock), quota="2/minute fixed_window name api"))
     first = server.get()
     assert (first.status, first.body) == (200, b"hello")
     assert first.headers["RateLimit"] == '"api";r=1;t=60'
@@ -99,14 +99,14 @@ def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
 
 
 def test_a_refused_head_request_has_no_body() -> None:
-    server = Server(WSGIMiddleware(_hello, limiter=Limiter(), quota="1/hour"))
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(), quota="1/hour"))
     server.get()
     got = server.get(REQUEST_METHOD="HEAD")
     assert (got.status, got.body) == (429, b"")
 
 
 def test_behind_proxies_the_client_is_who_called_the_first_of_them() -> None:
-    server = Server(WSGIMiddleware(_hello, limiter=Limiter(), quota="1/hour", trusted_proxies=["10.0.0.0/8"]))
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(), quota="1/hour", trusted_proxies=["10.0.0.0/8"]))
     spoofed = [
         server.get(REMOTE_ADDR="10.0.0.1", HTTP_X_FORWARDED_FOR=f"203.0.113.{number}, {CLIENT}").status
         for number in range(3)
@@ -118,7 +118,7 @@ def test_behind_proxies_the_client_is_who_called_the_first_of_them() -> None:
 
 @pytest.mark.parametrize("environ", [{"REMOTE_ADDR": ""}, {"REMOTE_ADDR": "unix:"}])
 def test_who_has_no_address_shares_one_counter(environ: dict[str, str]) -> None:
-    server = Server(WSGIMiddleware(_hello, limiter=Limiter(), quota="1/hour"))
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(), quota="1/hour"))
     assert [server.get(**environ).status for _ in range(2)] == [200, 429]
     assert server.get().status == 200
 
@@ -131,7 +131,7 @@ def test_rules_see_method_path_key_and_address() -> None:
           - {id: blocked, action: deny, match: {ip: {cidr: 203.0.113.0/24}}}
         """)
     )
-    server = Server(WSGIMiddleware(_hello, enforcer=Enforcer(rules, Limiter())))
+    server = Server(RateLimitMiddleware(_hello, enforcer=Enforcer(rules, Limiter())))
     post = {"REQUEST_METHOD": "POST", "SCRIPT_NAME": "/caf\xc3\xa9", "PATH_INFO": "/x"}
     assert [server.get(**post).status for _ in range(2)] == [200, 429]
     assert [server.get(**post, HTTP_X_API_KEY="k").status for _ in range(2)] == [200, 429]
@@ -153,7 +153,7 @@ def test_an_environ_with_nothing_in_it_is_described_by_nothing() -> None:
 
 
 def test_exempt_requests_are_neither_charged_nor_told() -> None:
-    health = WSGIMiddleware(
+    health = RateLimitMiddleware(
         _hello, limiter=Limiter(), quota="1/hour", exempt=lambda request: request["path"] == "/health"
     )
     server = Server(health)
@@ -171,7 +171,7 @@ def test_shaping_delays_by_the_limiters_clock() -> None:
         starts.append(clock.micros - began)
         return _hello(environ, start_response)
 
-    server = Server(WSGIMiddleware(app, limiter=Limiter(clock=clock), quota="60/minute leaky_bucket queue 5"))
+    server = Server(RateLimitMiddleware(app, limiter=Limiter(clock=clock), quota="60/minute leaky_bucket queue 5"))
     for _ in range(3):
         server.get()
     assert starts == [0, 1_000_000, 2_000_000]
@@ -184,7 +184,7 @@ PLACES = "1 concurrent ttl 1h"
 
 def test_a_place_is_held_until_the_response_is_closed() -> None:
     limiter = Limiter()
-    server = Server(WSGIMiddleware(_streaming, limiter=limiter, quota=PLACES))
+    server = Server(RateLimitMiddleware(_streaming, limiter=limiter, quota=PLACES))
     _, body = server.open()
     assert next(iter(body)) == b"one"
     refused = server.get()
@@ -197,7 +197,7 @@ def test_a_place_is_held_until_the_response_is_closed() -> None:
 
 def test_a_client_that_leaves_gives_its_place_back() -> None:
     limiter = Limiter()
-    server = Server(WSGIMiddleware(_streaming, limiter=limiter, quota=PLACES))
+    server = Server(RateLimitMiddleware(_streaming, limiter=limiter, quota=PLACES))
     _, unread = server.open()
     unread.close()
     _, begun = server.open()
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_gives_its_place_back() -> None:
 
 def test_a_server_that_forgets_to_close_gives_it_back_when_it_drops_the_response() -> None:
     limiter = Limiter()
-    app = WSGIMiddleware(_hello, limiter=limiter, quota=PLACES)
+    app = RateLimitMiddleware(_hello, limiter=limiter, quota=PLACES)
     body: Iterable[bytes] | None = app({"REMOTE_ADDR": CLIENT}, lambda *_: lambda _: None)
     assert _places_left(limiter, PLACES) == 0
     body = None
@@ -245,7 +245,7 @@ def test_an_application_that_raises_gives_its_place_back_and_is_not_charged(
 
     limiter = Limiter()
     quota = f"{PLACES}; 10/hour"
-    server = Server(WSGIMiddleware(app, limiter=limiter, quota=quota.split("; "), charge=unless_server_error))
+    server = Server(RateLimitMiddleware(app, limiter=limiter, quota=quota.split("; "), charge=unless_server_error))
     with pytest.raises(error):
         server.get()
     assert _places_left(limiter, PLACES) == 1
@@ -254,7 +254,7 @@ def test_an_application_that_raises_gives_its_place_back_and_is_not_charged(
 
 def test_outcomes_that_are_not_charged_are_refunded() -> None:
     limiter = Limiter()
-    server = Server(WSGIMiddleware(_hello, limiter=limiter, quota="2/hour", charge=failed_logins))
+    server = Server(RateLimitMiddleware(_hello, limiter=limiter, quota="2/hour", charge=failed_logins))
     logins = [server.get(**{"test.status": "200 OK"}).status for _ in range(5)]
     assert logins == [200] * 5
     attempts = [server.get(**{"test.status": "401 Unauthorized"}).status for _ in range(3)]
@@ -265,20 +265,18 @@ def test_the_true_cost_is_settled_when_the_response_is_over() -> None:
     limiter = Limiter()
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        passage = passage_of(environ)
-        assert passage is not None
-        passage.cost = 70
+        environ["penstock"].cost = 70
         return _hello(environ, start_response)
 
-    server = Server(WSGIMiddleware(app, limiter=limiter, quota="100/hour", cost=10, settle=True))
+    server = Server(RateLimitMiddleware(app, limiter=limiter, quota="100/hour", cost=10, settle=True))
     server.get()
     assert limiter.peek(f"ip={CLIENT}", "100/hour", cost=0).remaining == 30
 
 
 def test_two_middlewares_are_two_limits_and_each_gives_back_what_it_took() -> None:
     limiter = Limiter()
-    inner = WSGIMiddleware(_streaming, limiter=limiter, quota=PLACES, name="inner")
-    server = Server(WSGIMiddleware(inner, limiter=limiter, quota="3 concurrent ttl 1h", name="outer"))
+    inner = RateLimitMiddleware(_streaming, limiter=limiter, quota=PLACES, name="inner")
+    server = Server(RateLimitMiddleware(inner, limiter=limiter, quota="3 concurrent ttl 1h", name="outer"))
     _, body = server.open()
     assert server.get().status == 429
     assert limiter.peek(("outer", f"ip={CLIENT}"), "3 concurrent ttl 1h", cost=0).remaining == 2
@@ -290,13 +288,13 @@ def test_two_middlewares_are_two_limits_and_each_gives_back_what_it_took() -> No
 
 def test_a_response_that_nothing_depends_on_is_handed_on_as_it_is() -> None:
     content = [b"hello"]
-    app = WSGIMiddleware(lambda environ, start_response: content, limiter=Limiter(), quota="9/hour")
+    app = RateLimitMiddleware(lambda environ, start_response: content, limiter=Limiter(), quota="9/hour")
     assert app({}, lambda *_: lambda _: None) is content
 
 
 def test_a_status_that_is_none_counts_as_a_failure() -> None:
     limiter = Limiter()
-    app = WSGIMiddleware(_hello, limiter=limiter, quota="2/hour", charge=unless_server_error)
+    app = RateLimitMiddleware(_hello, limiter=limiter, quota="2/hour", charge=unless_server_error)
     for _ in range(5):
         app({"test.status": "oops", "REMOTE_ADDR": CLIENT}, lambda *_: lambda _: None).close()  # type: ignore[attr-defined]
     assert limiter.peek(f"ip={CLIENT}", "2/hour", cost=0).remaining == 2
@@ -306,4 +304,4 @@ def test_an_async_limiter_is_refused() -> None:
     from penstock import AsyncLimiter
 
     with pytest.raises(InvalidOption, match=r"^limiter: expected Limiter, not AsyncLimiter$"):
-        WSGIMiddleware(_hello, limiter=AsyncLimiter(), quota="1/hour")
+        RateLimitMiddleware(_hello, limiter=AsyncLimiter(), quota="1/hour")

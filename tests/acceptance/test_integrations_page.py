@@ -1,0 +1,113 @@
+"""Each framework on the page: what a reader would paste runs in the real framework, and limits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import grpc
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from django.test import Client, RequestFactory, override_settings
+
+from penstock import ManualClock
+from penstock.clock import SystemClock
+from tests.unit.middleware import django_shop
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def pasted() -> dict[str, dict[str, Any]]:
+    """What each section leaves behind, by its heading; sections may use what earlier ones have imported."""
+    found: dict[str, dict[str, Any]] = {}
+    names: dict[str, Any] = {"__name__": "__docs__"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemClock, "time_ns", staticmethod(ManualClock().time_ns))  # no window may turn while we ask
+        for section in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]:
+            heading = section.partition("\n")[0]
+            for block in re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
+                exec(block, names)  # that it runs is not enough: what follows shows that it limits
+            found[heading] = dict(names)
+    return found
+
+
+def _statuses(get: Any, times: int) -> list[int]:
+    return [get() for _ in range(times)]
+
+
+def test_wsgi(pasted: dict[str, dict[str, Any]]) -> None:
+    application, statuses = pasted["WSGI"]["application"], []
+    for _ in range(101):
+        environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
+        setup_testing_defaults(environ)
+        b"".join(application(environ, lambda status, headers, *_: statuses.append(int(status[:3]))))
+    assert statuses == [200] * 100 + [429]
+
+
+def test_flask(pasted: dict[str, dict[str, Any]]) -> None:
+    client = pasted["Flask"]["app"].test_client()
+    assert _statuses(lambda: client.post("/login").status_code, 6) == [200] * 5 + [429]
+    assert _statuses(lambda: client.get("/nowhere").status_code, 95)[-2:] == [404, 429]
+    assert client.get("/health").status_code == 200
+
+
+def test_django(pasted: dict[str, dict[str, Any]]) -> None:
+    page = pasted["Django"]
+    assert _statuses(lambda: page["login"](RequestFactory().post("/")).status_code, 6) == [200] * 5 + [429]
+    with override_settings(MIDDLEWARE=page["MIDDLEWARE"], PENSTOCK=page["PENSTOCK"]):
+        client = Client()
+        assert _statuses(lambda: client.get("/hello").status_code, 101) == [200] * 100 + [429]
+        assert client.get("/health").status_code == 200
+
+
+def test_django_rest_framework(pasted: dict[str, dict[str, Any]]) -> None:
+    get = django_shop.throttled(pasted["Django REST framework"]["Burst"])
+    assert _statuses(lambda: get().status_code, 61) == [200] * 60 + [429]
+
+
+async def test_aiohttp(pasted: dict[str, dict[str, Any]]) -> None:
+    app: web.Application = pasted["aiohttp"]["server"]
+    async with TestClient(TestServer(app)) as client:
+        assert [(await client.get("/nowhere")).status for _ in range(101)] == [404] * 100 + [429]
+
+
+def _handlers(behaviour: Any) -> list[Any]:
+    handler = grpc.unary_unary_rpc_method_handler(behaviour)
+    return [grpc.method_handlers_generic_handler("shop.Orders", {"Get": handler})]
+
+
+def test_grpc(pasted: dict[str, dict[str, Any]]) -> None:
+    server = pasted["gRPC"]["blocking_server"]
+    server.add_generic_rpc_handlers(_handlers(lambda request, context: request))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        get = channel.unary_unary("/shop.Orders/Get")
+        for _ in range(100):
+            get(b"")
+        with pytest.raises(grpc.RpcError) as caught:
+            get(b"")
+    server.stop(None).wait()
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_grpc_for_asyncio(pasted: dict[str, dict[str, Any]]) -> None:
+    async def behaviour(request: bytes, context: Any) -> bytes:
+        return request
+
+    server = await pasted["gRPC"]["serve"]()
+    server.add_generic_rpc_handlers(_handlers(behaviour))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        get = channel.unary_unary("/shop.Orders/Get")
+        for _ in range(100):
+            await get(b"")
+        with pytest.raises(grpc.RpcError) as caught:
+            await get(b"")
+    await server.stop(None)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,0 +1,284 @@
+"""Django: the middleware and the decorator under WSGI and ASGI, with either kind of limiter; and the throttle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
+
+from penstock import AsyncLimiter, Limiter
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import InvalidOption
+from penstock.middleware.django import RateLimitMiddleware, rate_limit
+from penstock.middleware.gate import unless_server_error
+from penstock.rules.parsing import parse
+from penstock.rules.ruleset import RuleSet
+from tests.unit.middleware import django_shop
+from tests.unit.middleware.django_shop import Throttle, throttled
+
+PEER = "ip=127.0.0.1"
+PLACES = "1 concurrent ttl 1h"
+
+Get = Callable[[str], Awaitable[Any]]
+LIMITERS = pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+STACKS = pytest.mark.parametrize("stack", ["wsgi", "asgi"])
+
+
+def _client(stack: str, **options: Any) -> Get:
+    """Gets a path from the project, under a server of this kind. Each has middlewares of its own."""
+    client: Any = (Client if stack == "wsgi" else AsyncClient)(raise_request_exception=False)
+
+    async def get(path: str) -> Any:
+        with override_settings(PENSTOCK=options):
+            if stack == "asgi":
+                return await client.get(path)
+            return await asyncio.to_thread(client.get, path)
+
+    return get
+
+
+async def _left(limiter: Any, quota: str, key: str = PEER) -> int:
+    peeked = limiter.peek(key, quota, cost=0)
+    return (await peeked if isinstance(limiter, AsyncLimiter) else peeked).remaining  # type: ignore[no-any-return]
+
+
+@LIMITERS
+@STACKS
+async def test_views_are_limited_and_clients_told(kind: Any, stack: str) -> None:
+    get = _client(stack, limiter=kind(), quota="2/hour name api")
+    first, second, refused = [await get("/hello") for _ in range(3)]
+    assert (first.status_code, first.content, second.status_code) == (200, b"hello", 200)
+    assert first["RateLimit"].startswith('"api";r=1')
+    assert (refused.status_code, refused["Content-Type"]) == (429, "application/problem+json")
+    assert (refused.json()["reason"], refused.json()["violated-policies"]) == ("rate", ["api"])
+    assert int(refused["Retry-After"]) > 0
+    assert (await get("/nowhere")).status_code == 429
+    assert [(await get("/health")).status_code for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize(("enforcer", "kind"), [(Enforcer, Limiter), (AsyncEnforcer, AsyncLimiter)])
+@STACKS
+async def test_rules_see_the_route_rather_than_the_path(enforcer: Any, kind: Any, stack: str) -> None:
+    rules = parse("rules: [{id: users, match: {route: 'users/<int:number>/'}, key: [route], quota: 2/hour}]")
+    get = _client(stack, enforcer=enforcer(RuleSet(rules), kind()))
+    assert [(await get(f"/users/{number}/")).status_code for number in range(3)] == [200, 200, 429]
+    assert [(await get("/nowhere")).status_code for _ in range(3)] == [404] * 3
+
+
+@LIMITERS
+@STACKS
+async def test_the_user_is_who_is_logged_in_and_fetched_where_that_may_wait(kind: Any, stack: str) -> None:
+    get = _client(stack, limiter=kind(), quota="1/hour", key="user | ip")
+    statuses = [(await get(f"/hello?as={user}")).status_code for user in ("ann", "bob", "ann", "", "")]
+    assert statuses == [200, 200, 429, 200, 429]
+
+
+@LIMITERS
+@STACKS
+async def test_views_that_raise_give_back_their_place_and_are_not_charged(kind: Any, stack: str) -> None:
+    limiter = kind()
+    get = _client(stack, limiter=limiter, quota=[PLACES, "2/hour"], charge=unless_server_error)
+    assert [(await get("/fails")).status_code for _ in range(4)] == [500] * 4
+    assert [(await get("/forbids")).status_code for _ in range(3)] == [403, 403, 429]
+    assert await _left(limiter, PLACES) == 1
+
+
+@LIMITERS
+@pytest.mark.parametrize("path", ["/stream", "/stream-async"])
+async def test_a_stream_holds_its_place_until_it_is_closed(kind: Any, path: str) -> None:
+    limiter = kind()
+    middleware = _blocking(path, limiter)
+    response = await asyncio.to_thread(middleware)
+    assert await _left(limiter, PLACES) == 0
+    await asyncio.to_thread(response.close)
+    assert await _left(limiter, PLACES) == 1
+
+
+def _blocking(path: str, limiter: Any) -> Callable[[], Any]:
+    """A request through the middleware, up to where a server would begin to send the response."""
+
+    def respond(request: HttpRequest) -> Any:
+        response = getattr(django_shop, path[1:].replace("-", "_"))(request)
+        return asyncio.run(response) if asyncio.iscoroutine(response) else response
+
+    def run() -> Any:
+        with override_settings(PENSTOCK={"limiter": limiter, "quota": PLACES}):
+            return RateLimitMiddleware(respond)(RequestFactory().get(path))
+
+    return run
+
+
+@LIMITERS
+@pytest.mark.parametrize("query", ["", "?fail=1"])
+@pytest.mark.parametrize("path", ["/stream", "/stream-async"])
+async def test_a_stream_under_asgi_is_over_with_its_last_part_or_when_it_fails(
+    kind: Any, path: str, query: str
+) -> None:
+    limiter = kind()
+    view = getattr(django_shop, path[1:].replace("-", "_"))
+
+    async def respond(request: HttpRequest) -> Any:
+        response = view(request)
+        return await response if asyncio.iscoroutine(response) else response
+
+    with override_settings(PENSTOCK={"limiter": limiter, "quota": [PLACES, "9/hour"], "charge": unless_server_error}):
+        response = await RateLimitMiddleware(respond)(AsyncRequestFactory().get(path + query))
+    assert await _left(limiter, PLACES) == 0
+    try:
+        if path == "/stream":
+            parts = await asyncio.to_thread(list, response.streaming_content)
+        else:
+            parts = [part async for part in response.streaming_content]
+        assert parts == [b"one", b"two"]
+    except ValueError:
+        assert query
+    await asyncio.to_thread(response.close)
+    assert await _left(limiter, PLACES) == 1
+    assert await _left(limiter, "9/hour") == (9 if query else 8)
+
+
+@LIMITERS
+@STACKS
+@pytest.mark.parametrize("path", ["/stream", "/stream-async"])
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # a stream of the other kind than the server
+async def test_a_server_takes_a_stream_to_its_end(kind: Any, stack: str, path: str) -> None:
+    limiter = kind()
+    get = _client(stack, limiter=limiter, quota=PLACES)
+    response = await get(path)
+    if response.is_async:
+        content = b"".join([part async for part in response.streaming_content])
+    else:
+        content = await asyncio.to_thread(b"".join, response.streaming_content)
+    await asyncio.to_thread(response.close)
+    assert content == b"onetwo"
+    assert await _left(limiter, PLACES) == 1
+
+
+async def test_a_client_that_leaves_a_server_of_asgi_gives_its_place_back() -> None:
+    limiter = AsyncLimiter()
+    began = asyncio.Event()
+
+    @rate_limit(limiter=limiter, quota=PLACES, name="view")
+    async def view(request: HttpRequest) -> HttpResponse:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    task = asyncio.create_task(view(AsyncRequestFactory().get("/")))
+    await began.wait()
+    key: Any = ("view", PEER)
+    assert await _left(limiter, PLACES, key) == 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await _left(limiter, PLACES, key) == 1
+
+
+@LIMITERS
+@STACKS
+async def test_the_true_cost_is_settled(kind: Any, stack: str) -> None:
+    limiter = kind()
+    get = _client(stack, limiter=limiter, quota="100/hour", cost=10, settle=True)
+    assert (await get("/tokens")).status_code == 200
+    assert await _left(limiter, "100/hour") == 40
+
+
+def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
+    limiter = Limiter()
+
+    @rate_limit(limiter=limiter, quota="1/hour name own")
+    def login(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("in")
+
+    @rate_limit(limiter=limiter, quota="1/hour name own")
+    def logout(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("out")
+
+    with override_settings(PENSTOCK={"limiter": limiter, "quota": "9/hour name all"}):
+        middleware = RateLimitMiddleware(login)
+    first = middleware(RequestFactory().get("/"))
+    assert (first.status_code, first["RateLimit"].count(";r=")) == (200, 2)
+    assert login(RequestFactory().get("/")).status_code == 429
+    assert logout(RequestFactory().get("/")).status_code == 200
+
+
+@pytest.mark.parametrize("options", [None, "100/minute", []])
+def test_a_setting_that_is_no_dictionary_is_refused(options: object) -> None:
+    with override_settings(PENSTOCK=options), pytest.raises(InvalidOption, match=r"^PENSTOCK .*: expected a setting"):
+        RateLimitMiddleware(lambda request: None)
+
+
+@pytest.mark.parametrize("handler", [WSGIHandler, ASGIHandler])
+def test_a_wrong_option_is_said_when_the_server_starts(handler: Any) -> None:
+    with override_settings(PENSTOCK={"limiter": Limiter(), "qouta": "1/hour"}), pytest.raises(InvalidOption):
+        handler()
+
+
+# ---------------------------------------------------------------- Django REST framework
+
+
+def test_a_throttle_refuses_in_the_frameworks_own_words() -> None:
+    class Burst(Throttle):
+        options: ClassVar[Any] = {"limiter": Limiter(), "quota": "1/minute fixed_window"}
+
+    get = throttled(Burst)
+    assert get().status_code == 200
+    refused = get()
+    assert refused.status_code == 429
+    assert 0 < int(refused["Retry-After"]) <= 60
+    assert b"throttled" in refused.content
+
+
+def test_a_throttle_says_what_is_no_too_many_requests() -> None:
+    rules = RuleSet(
+        parse("""
+        rules:
+          - {id: closed, action: deny, match: {ip: 127.0.0.1}, response: {message: Not from here.}}
+        """)
+    )
+
+    class Blocked(Throttle):
+        options: ClassVar[Any] = {"enforcer": Enforcer(rules, Limiter())}
+
+    refused = throttled(Blocked)()
+    assert (refused.status_code, refused.data["detail"]) == (403, "Not from here.")
+
+
+def test_places_that_rules_ask_for_are_not_kept_by_a_throttle() -> None:
+    rules = RuleSet(parse(f"rules: [{{id: places, key: ip, quota: {PLACES}}}]"))
+
+    class Places(Throttle):
+        options: ClassVar[Any] = {"enforcer": Enforcer(rules, Limiter())}
+
+    get = throttled(Places)
+    assert [get().status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quota": PLACES}, "quota with places: a throttle does not see the end of a request (expected a middleware)"),
+        (
+            {"quota": "1/hour", "settle": True},
+            "settle: a throttle does not see the end of a request (expected a middleware)",
+        ),
+    ],
+)
+def test_a_throttle_refuses_what_needs_the_end_of_a_request(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        type("Wrong", (Throttle,), {"options": {"limiter": Limiter(), **options}})
+    assert str(caught.value) == message
+
+
+def test_throttles_count_apart() -> None:
+    limiter = Limiter()
+    Burst = type("Burst", (Throttle,), {"options": {"limiter": limiter, "quota": "1/hour"}})  # noqa: N806
+    Other = type("Other", (Throttle,), {"options": {"limiter": limiter, "quota": "1/hour"}})  # noqa: N806
+    assert [throttled(Burst)().status_code, throttled(Other)().status_code] == [200, 200]
+    assert throttled(Burst)().status_code == 429
