@@ -189,6 +189,22 @@ async def test_the_true_cost_is_settled(kind: Any, stack: str) -> None:
     assert await _left(limiter, "100/hour") == 40
 
 
+@LIMITERS
+@STACKS
+async def test_a_view_that_raises_a_refusal_is_answered_with_it(kind: Any, stack: str) -> None:
+    limiter = kind()
+    get = _client(stack, limiter=limiter, quota=PLACES)
+    refused = await get("/limited")
+    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["inner"])
+    assert await _left(limiter, PLACES) == 1
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return django_shop.limited(request)
+
+    decorated = rate_limit(limiter=Limiter(), quota=PLACES)(view)
+    assert [decorated(RequestFactory().get("/")).status_code for _ in range(2)] == [429, 429]
+
+
 def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
     limiter = Limiter()
 

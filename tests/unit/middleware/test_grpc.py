@@ -176,6 +176,19 @@ def test_the_true_cost_is_settled() -> None:
         _soon(lambda: limiter.peek(PEER, "100/hour", cost=0).remaining == 40)
 
 
+def test_a_handler_that_raises_a_refusal_is_answered_with_it() -> None:
+    limiter = Limiter()
+    shop = Shop()
+    shop.get = limiter.limit("1/hour name inner")(shop.get)  # type: ignore[method-assign]
+    with _serving(shop, limiter=limiter, quota=PLACES) as channel:
+        assert _get(channel) == Code.OK
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/shop.Orders/Get")(b"", timeout=10)
+        assert caught.value.code() == Code.RESOURCE_EXHAUSTED
+        assert caught.value.details().startswith("Refused by inner: ")
+        _soon(lambda: limiter.peek(PEER, PLACES, cost=0).remaining == 1)
+
+
 class _Context:
     def __init__(self, peer: str | None, names: list[bytes] | None = None) -> None:
         self._peer = peer
@@ -323,6 +336,15 @@ async def test_asyncio_settles_the_true_cost() -> None:
         async with asyncio.timeout(5):
             while (await limiter.peek(PEER, "100/hour", cost=0)).remaining != 40:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+async def test_asyncio_answers_a_handler_that_raises_a_refusal_with_it() -> None:
+    limiter = AsyncLimiter()
+    shop = AsyncShop()
+    shop.get = limiter.limit("1/hour name inner")(shop.get)  # type: ignore[method-assign]
+    async with _serving_async(shop, limiter=limiter, quota=PLACES) as channel:
+        assert [await _aget(channel) for _ in range(2)] == [Code.OK, Code.RESOURCE_EXHAUSTED]
+    assert await _places(limiter) == 1
 
 
 async def test_asyncio_refuses_a_handler_that_would_block() -> None:
