@@ -12,13 +12,14 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
 
-from penstock import AsyncLimiter, Limiter
+from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption
 from penstock.middleware.django import RateLimitMiddleware, rate_limit
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.django_shop import Throttle, throttled
 
@@ -264,6 +265,18 @@ def test_a_throttle_says_what_is_no_too_many_requests() -> None:
 
     refused = throttled(Blocked)()
     assert (refused.status_code, refused.data["detail"]) == (403, "Not from here.")
+
+
+def test_a_throttle_says_that_nobody_could_decide() -> None:
+    store = Flaky(ManualClock())
+    store.up = False
+
+    class Closed(Throttle):
+        options: ClassVar[Any] = {"limiter": Limiter(store, on_failure="closed"), "quota": "9/hour"}
+
+    refused = throttled(Closed)()
+    assert refused.status_code == 503
+    assert int(refused["Retry-After"]) > 0
 
 
 def test_places_that_rules_ask_for_are_not_kept_by_a_throttle() -> None:

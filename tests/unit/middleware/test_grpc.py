@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock import AsyncLimiter, Limiter
+from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.middleware.gate import unless_server_error
 from penstock.middleware.grpc import AsyncRateLimitInterceptor, Call, GrpcRequest, RateLimitInterceptor, visit
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 
 PEER = "ip=127.0.0.1"
 PLACES = "1 concurrent ttl 1h"
@@ -111,6 +112,14 @@ def test_a_refused_call_says_why_and_when_to_come_back() -> None:
         assert seconds == -(-millis // 1_000)
         assert metadata["ratelimit"].startswith('"api";r=0')
         assert "content-type" not in metadata
+
+
+def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+    store = Flaky(ManualClock())
+    with _serving(Shop(), limiter=Limiter(store, on_failure="closed"), quota="9/hour") as channel:
+        assert _get(channel) == Code.OK
+        store.up = False
+        assert _get(channel) == Code.UNAVAILABLE
 
 
 def test_all_kinds_of_calls_are_guarded_and_work() -> None:

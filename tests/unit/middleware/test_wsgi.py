@@ -17,6 +17,7 @@ from penstock.middleware.gate import failed_logins, unless_server_error
 from penstock.middleware.wsgi import RateLimitMiddleware, WSGIRequest
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 
 CLIENT = "192.0.2.7"
 
@@ -96,6 +97,16 @@ def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
     assert server.get(REMOTE_ADDR="192.0.2.8").status == 200
     clock.advance(60)
     assert server.get().status == 200
+
+
+def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+    store = Flaky(ManualClock())
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(store, on_failure="closed"), quota="9/hour"))
+    assert server.get().status == 200
+    store.up = False
+    got = server.get()
+    assert (got.status, json.loads(got.body)["reason"]) == (503, "degraded")
+    assert int(got.headers["Retry-After"]) > 0
 
 
 def test_a_refused_head_request_has_no_body() -> None:
