@@ -15,7 +15,8 @@ from typing import Any, TypeAlias, Unpack
 
 from aiohttp import web
 
-from penstock.middleware.gate import CLIENT_CLOSED, Options
+from penstock.errors import RateLimited
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Request
 from penstock.middleware.visits import Visit
@@ -66,12 +67,9 @@ class RateLimit:
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             passage = await gate.enter(AiohttpRequest(request, gate.entries), lasting=_is_websocket(request))
-            if passage is None:
-                return await handler(request)
-            if not passage:
-                status, headers, body = passage.refusal()
-                return web.Response(status=status, headers=headers, body=body)
-            return await _handled(request, handler, passage)
+            if passage is None or passage:
+                return await _handled(request, handler, passage)
+            return _answered(passage.refusal())
 
         app.middlewares.append(guard)
         app.on_response_prepare.append(_tell)
@@ -88,21 +86,33 @@ def _is_websocket(request: web.Request) -> bool:
     return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
-async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage) -> web.StreamResponse:
+def _answered(refusal: Refusal) -> web.Response:
+    return web.Response(status=refusal.status, headers=refusal.headers, body=refusal.body)
+
+
+async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage | None) -> web.StreamResponse:
     status = 500
     try:
-        visit_of(request).passages.append(passage)
+        if passage is not None:
+            visit_of(request).passages.append(passage)
         response = await handler(request)
         status = response.status
         return response
     except web.HTTPException as raised:  # a response by another way
         status = raised.status
         raise
+    except RateLimited as raised:
+        if _TOLD in request:  # a response was begun
+            raise
+        refusal = refusal_of(raised.verdict)
+        status = refusal.status
+        return _answered(refusal)
     except asyncio.CancelledError:
         status = CLIENT_CLOSED
         raise
     finally:
-        await passage.leave(status)
+        if passage is not None:
+            await passage.leave(status)
 
 
 async def _tell(request: web.Request, response: web.StreamResponse) -> None:

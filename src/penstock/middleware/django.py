@@ -24,10 +24,10 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, ResolverMatch, resolve
 
 from penstock.enforcer import AsyncEnforcer
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.limiter import AsyncLimiter
-from penstock.middleware.gate import CLIENT_CLOSED, Options
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
 from penstock.middleware.visits import Visit
 from penstock.middleware.wsgi import WSGIRequest
@@ -83,6 +83,10 @@ class RateLimitMiddleware:
         if self._is_async:
             markcoroutinefunction(self)
 
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Answer what a view raises that calls a limited function."""
+        return _answered(refusal_of(exception.verdict)) if isinstance(exception, RateLimited) else None
+
     def __call__(self, request: HttpRequest) -> Any:
         match = _match(request)
         if match is not None and getattr(match.func, _EXEMPT, False):
@@ -133,10 +137,12 @@ class _Guard:
         if passage is None:
             return view(request)
         if not passage:
-            return _refused(passage)
+            return _answered(passage.refusal())
         try:
             _visit(request).passages.append(passage)
             response = view(request)
+        except RateLimited as raised:
+            response = _answered(refusal_of(raised.verdict))
         except BaseException:
             _leave(passage, 500)
             raise
@@ -152,10 +158,12 @@ class _Guard:
         if passage is None:
             return await view(request)
         if not passage:
-            return _refused(passage)
+            return _answered(passage.refusal())
         try:
             _visit(request).passages.append(passage)
             response = await view(request)
+        except RateLimited as raised:
+            response = _answered(refusal_of(raised.verdict))
         except BaseException as error:
             await _leave_async(passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
             raise
@@ -280,9 +288,8 @@ def _match(request: HttpRequest) -> ResolverMatch | None:
     return match
 
 
-def _refused(passage: AsyncPassage | Passage) -> HttpResponse:
-    status, headers, body = passage.refusal()
-    return HttpResponse(body, status=status, headers=dict(headers))
+def _answered(refusal: Refusal) -> HttpResponse:
+    return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.headers))
 
 
 def _tell(response: Any, headers: list[Header]) -> None:

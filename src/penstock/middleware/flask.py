@@ -11,7 +11,8 @@
     def health(): ...
 
 The route is the rule that Flask matched, `/users/<int:id>`. Requests are charged before the view runs, in the order in
-which functions were registered with `before_request`; what is held is held until the response is closed.
+which functions were registered with `before_request`; what is held is held until the response is closed. A view that
+raises `RateLimited` is answered with the refusal.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 import flask
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, RateLimited
 from penstock.front import QuotaLike
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import Options, refusal_of
 from penstock.middleware.passing import BlockingGate, Passage
 from penstock.middleware.visits import Visit
 from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
@@ -69,6 +70,7 @@ class RateLimit:
             raise InvalidOption(f"{app.name}: has its limits already (expected init_app once per application)")
         app.extensions["penstock"] = self
         app.before_request(self._before_view)
+        app.register_error_handler(RateLimited, _answered)
         app.wsgi_app = partial(guarded, app.wsgi_app)  # type: ignore[method-assign]
 
     def exempt(self, view: Callable[P, R]) -> Callable[P, R]:
@@ -120,6 +122,12 @@ def visit() -> Visit[Passage]:
 
 def _view() -> Any:
     return flask.current_app.view_functions.get(flask.request.endpoint or "")
+
+
+def _answered(raised: RateLimited) -> flask.Response:
+    """What a view raises that calls a limited function, or asks a limiter that raises."""
+    status, headers, body = refusal_of(raised.verdict)
+    return flask.Response(body, status, headers)
 
 
 def _enter(gate: BlockingGate) -> flask.Response | None:

@@ -17,6 +17,7 @@ request is read is each framework's own (`penstock.middleware.request`).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from operator import methodcaller
@@ -35,6 +36,8 @@ from penstock.quota import CONCURRENCY
 from penstock.rules.entries import MAX_ADDRESS, key_part
 from penstock.ruling import Reason, Ruling, reason_of
 from penstock.stores import InProcess
+
+_log = logging.getLogger("penstock.middleware")
 
 CLIENT_CLOSED = 499
 """The status of a request whose client left before there was a response."""
@@ -206,12 +209,19 @@ class Gate:
         """What to do about the charge of an admitted request that has ended with `status` and turned out to cost
         `cost` (None: what was charged).
         """
-        if self._charge is not None and not self._charge(status):
+        if not self._stays_charged(status):
             return (("refund", None),)  # places, too
         steps: list[AmendStep] = [] if cost is None else [("settle", cost)]
         if holds_place(verdict):
             steps.append(("release", None))
         return steps
+
+    def _stays_charged(self, status: int) -> bool:
+        try:
+            return self._charge is None or bool(self._charge(status))
+        except Exception:  # the response is made, and places must come back all the same
+            _log.exception("charge: raised an error, so the request stays charged")
+            return True
 
 
 def refusal_of(verdict: Verdict, writer: HeaderWriter = _WRITER) -> Refusal:

@@ -29,12 +29,13 @@ from urllib.parse import unquote
 
 import grpc
 
-from penstock.errors import InvalidOption
-from penstock.middleware.gate import CLIENT_CLOSED, Options
+from penstock.errors import InvalidOption, RateLimited
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
 from penstock.middleware.identity import node_address
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
 from penstock.middleware.request import Request
 from penstock.middleware.visits import Visit
+from penstock.model import Verdict
 
 Code = grpc.StatusCode
 
@@ -138,9 +139,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         call = Call(details.method, details.invocation_metadata, context)
         entered = self._gate.enter(GrpcRequest(call, self._gate.entries))
         if entered is not None and not entered:
-            code, detail, metadata = _refusal(entered)
-            context.set_trailing_metadata(metadata)
-            context.abort(code, detail)
+            _abort(context, entered.verdict, entered.refusal())
         return entered
 
 
@@ -178,8 +177,7 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         call = Call(details.method, details.invocation_metadata, context)
         entered = await self._gate.enter(GrpcRequest(call, self._gate.entries))
         if entered is not None and not entered:
-            code, detail, metadata = _refusal(entered)
-            await context.abort(code, detail, metadata)
+            await context.abort(*_told(entered.verdict, entered.refusal()))
         return entered
 
 
@@ -191,6 +189,10 @@ def _left(entered: Passage | None, context: Any) -> Iterator[None]:
     try:
         yield
         status = _status(context.code())
+    except RateLimited as raised:
+        refusal = refusal_of(raised.verdict)
+        status = refusal.status
+        _abort(context, raised.verdict, refusal)
     except BaseException as error:
         status = _status_of(error, context)
         raise
@@ -208,6 +210,10 @@ async def _left_async(entered: AsyncPassage | None, context: Any) -> AsyncIterat
     try:
         yield
         status = _status(context.code())
+    except RateLimited as raised:
+        refusal = refusal_of(raised.verdict)
+        status = refusal.status
+        await context.abort(*_told(raised.verdict, refusal))
     except BaseException as error:
         status = _status_of(error, context)
         raise
@@ -233,10 +239,17 @@ def _forget(token: Token[Any]) -> None:
         pass
 
 
-def _refusal(entered: Passage | AsyncPassage) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
-    status, headers, body = entered.refusal()
+def _abort(context: Any, verdict: Verdict, refusal: Refusal) -> None:
+    code, detail, metadata = _told(verdict, refusal)
+    context.set_trailing_metadata(metadata)
+    context.abort(code, detail)
+
+
+def _told(verdict: Verdict, refusal: Refusal) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+    """The code, the words and the trailing metadata of a refusal."""
+    status, headers, body = refusal
     metadata = [(name.lower(), value) for name, value in headers if name.lower() not in _NOT_FOR_GRPC]
-    pushback = min(-(-entered.verdict.retry_after_us // 1_000), _MAX_PUSHBACK)
+    pushback = min(-(-verdict.retry_after_us // 1_000), _MAX_PUSHBACK)
     metadata.append(("grpc-retry-pushback-ms", str(max(pushback, 1))))
     return _CODES[status], json.loads(body)["detail"], tuple(metadata)
 

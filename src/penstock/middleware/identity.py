@@ -23,7 +23,7 @@ on as the client sent it. An IPv4 address written as IPv6 is the IPv4 address; p
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from ipaddress import ip_network
 from itertools import islice
@@ -39,6 +39,9 @@ MAX_HOPS = 64
 
 MAX_HOP = 1_024
 """Characters of one of them, with all that a proxy says beside it."""
+
+MAX_REMEMBERED = 2_048
+"""Addresses that need not be read again."""
 
 _PORT = re.compile(r"[0-9]{1,5}|_[0-9A-Za-z._-]+")
 _PAIR = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s"\\;,]+)[ \t]*(?:;|$)""")
@@ -57,10 +60,9 @@ class TrustedProxies:
     def __init__(self, trusted: int | Collection[str] = 0, *, header: str = X_FORWARDED_FOR) -> None:
         if not isinstance(header, str) or header.lower() not in (X_FORWARDED_FOR, FORWARDED):
             raise InvalidOption(f"header {shown(header)}: expected X-Forwarded-For or Forwarded")
-        self._count, self._networks, self._trusts_unix = 0, None, False
+        self._count = 0
         if isinstance(trusted, list | tuple | set | frozenset):
-            self._trusts_unix = UNIX in trusted
-            self._networks = _table([network for network in trusted if network != UNIX])
+            self._is_trusted = _test([network for network in trusted if network != UNIX], unix=UNIX in trusted)
         else:
             self._count = _checked_count(trusted)
         self.header = header.lower() if trusted else ""
@@ -74,25 +76,28 @@ class TrustedProxies:
         own = None if not peer else _address(peer)
         if not self.header:
             return own
-        if self._networks is None:
-            return self._by_count(lines) or own
-        return self._by_networks(own, lines, self._networks)
+        return self._by_count(lines) or own if self._count else self._by_networks(own, lines)
 
     def _by_count(self, lines: Sequence[str]) -> str | None:
         """The address that the outermost of so many proxies wrote."""
-        hop = next(islice(_from_the_right(lines), self._count - 1, None), None)
+        count = self._count
+        if len(lines) == 1 and '"' not in lines[0]:  # nearly always: no need for a generator
+            hops = lines[0].rsplit(",", count)
+            return self._hop(hops[-count]) if len(hops) >= count else None
+        hop = next(islice(_from_the_right(lines), count - 1, None), None)
         return None if hop is None else self._hop(hop)
 
-    def _by_networks(self, own: str | None, lines: Sequence[str], networks: NetworkTable) -> str | None:
+    def _by_networks(self, own: str | None, lines: Sequence[str]) -> str | None:
         """The first address that is not a trusted proxy's."""
-        if not (self._trusts_unix if own is None else networks.find(number_of(own))):
+        is_trusted = self._is_trusted
+        if not is_trusted(own):
             return own
         leftmost = own
         for position, hop in enumerate(_from_the_right(lines)):
             address = self._hop(hop) if position < MAX_HOPS else None
             if address is None:
                 return own
-            if not networks.find(number_of(address)):
+            if not is_trusted(address):
                 return address
             leftmost = address
         return leftmost
@@ -138,7 +143,7 @@ def _is_port(text: str) -> bool:
     return text.startswith(":") and _PORT.fullmatch(text, 1) is not None
 
 
-@lru_cache(2_048)
+@lru_cache(MAX_REMEMBERED)
 def _address(text: str) -> str | None:
     """An address in canonical form, without its zone; looking it up is cheaper than reading it again."""
     host, zoned, zone = text.partition("%")
@@ -198,7 +203,8 @@ def _checked_count(trusted: object) -> int:
     return trusted
 
 
-def _table(networks: Sequence[str]) -> NetworkTable:
+def _test(networks: Sequence[str], *, unix: bool) -> Callable[[str | None], bool]:
+    """Whether an address is a trusted proxy's; None is who comes through a Unix socket. Answers are remembered."""
     ranges = []
     for text in networks:
         try:
@@ -210,4 +216,10 @@ def _table(networks: Sequence[str]) -> NetworkTable:
         if network.prefixlen == 0:
             raise InvalidOption(f"trusted proxy {shown(text)}: would believe everybody (expected your own networks)")
         ranges.append((range_of(network), 0))
-    return NetworkTable(ranges)
+    table = NetworkTable(ranges)
+
+    @lru_cache(MAX_REMEMBERED)
+    def is_trusted(address: str | None) -> bool:
+        return unix if address is None else bool(table.find(number_of(address)))
+
+    return is_trusted

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Unpack
 
+from penstock.errors import RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
 from penstock.middleware.passing import BlockingGate, Passage
 from penstock.middleware.request import Request
 from penstock.middleware.visits import Visit
@@ -72,11 +73,9 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         passage = self.gate.enter(WSGIRequest(environ, self.gate.entries))
-        if passage is None:
-            return self.app(environ, start_response)
-        if not passage:
-            return refused(passage.refusal(), environ, start_response)
-        return guarded(self.app, environ, start_response, passage)
+        if passage is None or passage:
+            return guarded(self.app, environ, start_response, passage)
+        return refused(passage.refusal(), environ, start_response)
 
 
 def refused(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -91,7 +90,7 @@ def guarded(
     """The response of `app`, with the headers of a visit's passages, which are left when it is closed.
 
     Passages may be added while it runs, as routes become known. Within another middleware of this kind there is only
-    one more passage to add.
+    one more passage to add. Raises `app` `RateLimited` before it responds, the response is the refusal.
     """
     known: Visit[Passage] | None = environ.get(VISIT)
     visit = environ[VISIT] = Visit() if known is None else known
@@ -99,58 +98,91 @@ def guarded(
         visit.passages.append(passage)
     if known is not None:
         return app(environ, start_response)
-    response = _Response(visit.passages, start_response)
+    outcome = _Outcome(visit.passages, environ, start_response)
     try:
-        response.body = app(environ, response.start)
+        body = app(environ, outcome.start)
+    except RateLimited as raised:
+        body = outcome.refused(raised)
     except BaseException:
-        response.status = 500
-        response.leave()
+        outcome.fail()
         raise
-    # Servers do more for a response that they know: tell its length, send it as a file.
-    return response if any(passage.gate.follows_up for passage in visit.passages) else response.body
+    # Servers do more for a response that they know: tell its length, send it as a file. Others may not have begun yet.
+    is_known = isinstance(body, list | tuple | environ.get("wsgi.file_wrapper", list))
+    if is_known and not any(passage.gate.follows_up for passage in visit.passages):
+        return body
+    return _Response(outcome, body)
+
+
+class _Outcome:
+    """How a request goes. It knows nothing of the body, so that a response that is dropped is freed at once."""
+
+    __slots__ = ("_environ", "_passages", "_start_response", "_started", "status")
+
+    def __init__(self, passages: list[Passage], environ: WSGIEnvironment, start_response: StartResponse) -> None:
+        self._passages = passages
+        self._environ = environ
+        self._start_response = start_response
+        self._started = False
+        self.status = CLIENT_CLOSED  # until it is started
+
+    def start(self, status: str, headers: list[Header], exc_info: Any = None) -> Callable[[bytes], object]:
+        self._started = True
+        self.status = int(status[:3]) if status[:3].isdecimal() else 500
+        told = [header for passage in self._passages for header in passage.headers()]
+        if exc_info is None:
+            return self._start_response(status, headers + told)
+        return self._start_response(status, headers + told, exc_info)
+
+    def refused(self, raised: RateLimited) -> Iterable[bytes]:
+        """The refusal that the application raised, if it has not responded yet."""
+        if self._started:
+            self.fail()
+            raise raised
+        return refused(refusal_of(raised.verdict), self._environ, self.start)
+
+    def fail(self) -> None:
+        """The application raised something, though a response may have begun."""
+        self.status = 500
+        self.leave()
+
+    def leave(self) -> None:
+        for passage in self._passages:
+            passage.leave(self.status)
 
 
 class _Response:
     """A response on its way; what its passages hold is given back when it is closed."""
 
-    def __init__(self, passages: list[Passage], start_response: StartResponse) -> None:
-        self.passages = passages
-        self.status = CLIENT_CLOSED  # until it is started
-        self.body: Iterable[bytes] = ()
-        self._start_response = start_response
+    def __init__(self, outcome: _Outcome, body: Iterable[bytes]) -> None:
+        self._outcome = outcome
+        self._body = body
         self._chunks: Iterator[bytes] | None = None
-
-    def start(self, status: str, headers: list[Header], exc_info: Any = None) -> Callable[[bytes], object]:
-        self.status = int(status[:3]) if status[:3].isdecimal() else 500
-        told = [header for passage in self.passages for header in passage.headers()]
-        if exc_info is None:
-            return self._start_response(status, headers + told)
-        return self._start_response(status, headers + told, exc_info)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        if self._chunks is None:
-            self._chunks = iter(self.body)
         try:
+            if self._chunks is None:
+                self._chunks = iter(self._body)
             return next(self._chunks)
         except StopIteration:
             raise
+        except RateLimited as raised:
+            self._chunks = iter(self._outcome.refused(raised))
+            return next(self._chunks)
         except BaseException:
-            self.status = 500
+            self._outcome.fail()
             raise
 
     def close(self) -> None:
         """The server is done with it, or never began."""
         try:
-            if close := getattr(self.body, "close", None):
+            if close := getattr(self._body, "close", None):
                 close()
         finally:
-            self.leave()
+            self._outcome.leave()
 
-    def leave(self) -> None:
-        for passage in self.passages:
-            passage.leave(self.status)
-
-    __del__ = leave  # for a server that forgets to close; doing it twice changes nothing
+    def __del__(self) -> None:
+        """For a server that forgets to close; twice changes nothing."""
+        self._outcome.leave()

@@ -15,6 +15,7 @@ from django.urls import path
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
 
+from penstock import Limiter, RateLimited
 from penstock.middleware.django import exempt
 
 
@@ -106,7 +107,14 @@ def tokens(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
+def limited(request: HttpRequest) -> HttpResponse:
+    limiter = Limiter()
+    limiter.acquire("all", "1/hour name inner")
+    raise RateLimited(limiter.acquire("all", "1/hour name inner"))
+
+
 urlpatterns = [
+    path("limited", limited),
     path("hello", hello),
     path("hello-async", hello_async),
     path("users/<int:number>/", hello),

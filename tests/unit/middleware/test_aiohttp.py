@@ -202,6 +202,26 @@ async def test_an_application_within_another_has_both_limits_told_once() -> None
         assert (await client.get("/inner/hello")).status == 429
 
 
+async def test_a_handler_that_raises_a_refusal_is_answered_with_it() -> None:
+    limiter = AsyncLimiter()
+
+    @limiter.limit("1/hour name inner")
+    async def work() -> web.Response:
+        return web.Response(text="done")
+
+    async def handler(request: web.Request) -> web.Response:
+        return await work()
+
+    app = web.Application()
+    app.router.add_get("/work", handler)
+    RateLimit(app, limiter=limiter, quota=PLACES)
+    async with _client(app) as client:
+        got, refused = await client.get("/work"), await client.get("/work")
+        assert (got.status, refused.status) == (200, 429)
+        assert (await refused.json())["violated-policies"] == ["inner"]
+    assert await _left(limiter, PLACES) == 1
+
+
 async def test_exempt_requests_pass() -> None:
     app = Shop().app()
     RateLimit(app, limiter=AsyncLimiter(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")

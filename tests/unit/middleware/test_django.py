@@ -12,13 +12,14 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
 
-from penstock import AsyncLimiter, Limiter
+from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption
 from penstock.middleware.django import RateLimitMiddleware, rate_limit
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.django_shop import Throttle, throttled
 
@@ -189,6 +190,22 @@ async def test_the_true_cost_is_settled(kind: Any, stack: str) -> None:
     assert await _left(limiter, "100/hour") == 40
 
 
+@LIMITERS
+@STACKS
+async def test_a_view_that_raises_a_refusal_is_answered_with_it(kind: Any, stack: str) -> None:
+    limiter = kind()
+    get = _client(stack, limiter=limiter, quota=PLACES)
+    refused = await get("/limited")
+    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["inner"])
+    assert await _left(limiter, PLACES) == 1
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return django_shop.limited(request)
+
+    decorated = rate_limit(limiter=Limiter(), quota=PLACES)(view)
+    assert [decorated(RequestFactory().get("/")).status_code for _ in range(2)] == [429, 429]
+
+
 def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
     limiter = Limiter()
 
@@ -248,6 +265,18 @@ def test_a_throttle_says_what_is_no_too_many_requests() -> None:
 
     refused = throttled(Blocked)()
     assert (refused.status_code, refused.data["detail"]) == (403, "Not from here.")
+
+
+def test_a_throttle_says_that_nobody_could_decide() -> None:
+    store = Flaky(ManualClock())
+    store.up = False
+
+    class Closed(Throttle):
+        options: ClassVar[Any] = {"limiter": Limiter(store, on_failure="closed"), "quota": "9/hour"}
+
+    refused = throttled(Closed)()
+    assert refused.status_code == 503
+    assert int(refused["Retry-After"]) > 0
 
 
 def test_places_that_rules_ask_for_are_not_kept_by_a_throttle() -> None:

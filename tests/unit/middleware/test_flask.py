@@ -186,6 +186,21 @@ def test_the_true_cost_is_settled(app: flask.Flask) -> None:
     assert limiter.peek(f"ip={CLIENT}", "100/hour", cost=0).remaining == 40
 
 
+def test_a_view_that_raises_a_refusal_is_answered_with_it(app: flask.Flask) -> None:
+    limiter = Limiter()
+    RateLimit(app, limiter=limiter, quota="9/hour")
+
+    @limiter.limit("1/hour name inner")
+    def work() -> str:
+        return "done"
+
+    app.add_url_rule("/work", "work", lambda: work())
+    client = app.test_client()
+    got, refused = client.get("/work"), client.get("/work")
+    assert (got.text, refused.status_code) == ("done", 429)
+    assert refused.get_json(force=True)["violated-policies"] == ["inner"]
+
+
 def test_entries_say_who_the_user_is_from_what_flask_knows(app: flask.Flask) -> None:
     @app.before_request
     def log_in() -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock import AsyncLimiter, Limiter
+from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.middleware.gate import unless_server_error
 from penstock.middleware.grpc import AsyncRateLimitInterceptor, Call, GrpcRequest, RateLimitInterceptor, visit
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 
 PEER = "ip=127.0.0.1"
 PLACES = "1 concurrent ttl 1h"
@@ -113,6 +114,14 @@ def test_a_refused_call_says_why_and_when_to_come_back() -> None:
         assert "content-type" not in metadata
 
 
+def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+    store = Flaky(ManualClock())
+    with _serving(Shop(), limiter=Limiter(store, on_failure="closed"), quota="9/hour") as channel:
+        assert _get(channel) == Code.OK
+        store.up = False
+        assert _get(channel) == Code.UNAVAILABLE
+
+
 def test_all_kinds_of_calls_are_guarded_and_work() -> None:
     with _serving(shop := Shop(), limiter=Limiter(), quota="4/hour") as channel:
         shop.go_on.set()
@@ -174,6 +183,19 @@ def test_the_true_cost_is_settled() -> None:
     with _serving(Shop(), limiter=limiter, quota="100/hour", cost=10, settle=True) as channel:
         assert _get(channel, b"cost") == Code.OK
         _soon(lambda: limiter.peek(PEER, "100/hour", cost=0).remaining == 40)
+
+
+def test_a_handler_that_raises_a_refusal_is_answered_with_it() -> None:
+    limiter = Limiter()
+    shop = Shop()
+    shop.get = limiter.limit("1/hour name inner")(shop.get)  # type: ignore[method-assign]
+    with _serving(shop, limiter=limiter, quota=PLACES) as channel:
+        assert _get(channel) == Code.OK
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/shop.Orders/Get")(b"", timeout=10)
+        assert caught.value.code() == Code.RESOURCE_EXHAUSTED
+        assert caught.value.details().startswith("Refused by inner: ")
+        _soon(lambda: limiter.peek(PEER, PLACES, cost=0).remaining == 1)
 
 
 class _Context:
@@ -323,6 +345,15 @@ async def test_asyncio_settles_the_true_cost() -> None:
         async with asyncio.timeout(5):
             while (await limiter.peek(PEER, "100/hour", cost=0)).remaining != 40:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+async def test_asyncio_answers_a_handler_that_raises_a_refusal_with_it() -> None:
+    limiter = AsyncLimiter()
+    shop = AsyncShop()
+    shop.get = limiter.limit("1/hour name inner")(shop.get)  # type: ignore[method-assign]
+    async with _serving_async(shop, limiter=limiter, quota=PLACES) as channel:
+        assert [await _aget(channel) for _ in range(2)] == [Code.OK, Code.RESOURCE_EXHAUSTED]
+    assert await _places(limiter) == 1
 
 
 async def test_asyncio_refuses_a_handler_that_would_block() -> None:

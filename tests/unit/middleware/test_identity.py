@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock.errors import InvalidOption
@@ -238,6 +240,27 @@ def test_an_element_that_is_too_long_is_no_address() -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     assert node_address(text) is None
+
+
+# ---------------------------------------------------------------- negative controls
+
+
+def test_the_corpus_catches_who_believes_the_leftmost() -> None:
+    def leftmost(lines: list[str]) -> str:
+        return ",".join(lines).split(",")[0].strip()
+
+    assert leftmost([f"{SPOOF}, {CLIENT}"]) == SPOOF
+    assert leftmost([SPOOF, CLIENT, "10.9.9.9"]) == SPOOF
+
+
+def test_the_corpus_catches_who_reads_quotes_from_the_left() -> None:
+    def last_from_the_left(line: str) -> object:
+        *_, last = re.findall(r'(?:"(?:[^"\\]|\\.)*"?|[^,"])+', line)
+        return last
+
+    line = f'for="{SPOOF}, for={CLIENT}'
+    assert last_from_the_left(line) == line  # what the proxy added is part of a text that the client began
+    assert TrustedProxies(1, header="Forwarded").client(PROXY, [line]) == CLIENT
 
 
 # ---------------------------------------------------------------- settings

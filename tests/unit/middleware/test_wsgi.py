@@ -12,11 +12,12 @@ import pytest
 
 from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, RateLimited
 from penstock.middleware.gate import failed_logins, unless_server_error
 from penstock.middleware.wsgi import RateLimitMiddleware, WSGIRequest
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from tests.unit.flaky import Flaky
 
 CLIENT = "192.0.2.7"
 
@@ -96,6 +97,16 @@ def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
     assert server.get(REMOTE_ADDR="192.0.2.8").status == 200
     clock.advance(60)
     assert server.get().status == 200
+
+
+def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+    store = Flaky(ManualClock())
+    server = Server(RateLimitMiddleware(_hello, limiter=Limiter(store, on_failure="closed"), quota="9/hour"))
+    assert server.get().status == 200
+    store.up = False
+    got = server.get()
+    assert (got.status, json.loads(got.body)["reason"]) == (503, "degraded")
+    assert int(got.headers["Retry-After"]) > 0
 
 
 def test_a_refused_head_request_has_no_body() -> None:
@@ -290,6 +301,64 @@ def test_a_response_that_nothing_depends_on_is_handed_on_as_it_is() -> None:
     content = [b"hello"]
     app = RateLimitMiddleware(lambda environ, start_response: content, limiter=Limiter(), quota="9/hour")
     assert app({}, lambda *_: lambda _: None) is content
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["called", "first part"])
+def test_an_application_that_raises_a_refusal_before_it_responds_is_answered_with_it(lazy: bool) -> None:
+    limiter = Limiter()
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        raise RateLimited(limiter.acquire("all", "1/hour name inner"))
+
+    def lazily(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        yield from app(environ, start_response)
+
+    limiter.acquire("all", "1/hour name inner")
+    server = Server(RateLimitMiddleware(lazily if lazy else app, limiter=limiter, quota=PLACES))
+    for _ in range(2):
+        got = server.get()
+        assert (got.status, json.loads(got.body)["violated-policies"]) == (429, ["inner"])
+        assert server.get(REQUEST_METHOD="HEAD").body == b""
+    assert _places_left(limiter, PLACES) == 1
+
+
+def test_a_refusal_that_is_raised_too_late_is_a_failure() -> None:
+    limiter = Limiter()
+    limiter.acquire("all", "1/hour")
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        yield b"one"
+        raise RateLimited(limiter.acquire("all", "1/hour"))
+
+    server = Server(RateLimitMiddleware(app, limiter=limiter, quota="5/hour", charge=unless_server_error))
+    with pytest.raises(RateLimited):
+        server.get()
+    assert limiter.peek(f"ip={CLIENT}", "5/hour", cost=0).remaining == 5
+
+
+def test_a_charge_function_that_fails_leaves_the_charge_and_gives_the_place_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limiter = Limiter()
+    quota = [PLACES, "5/hour"]
+    server = Server(RateLimitMiddleware(_hello, limiter=limiter, quota=quota, charge=lambda status: status < 1 // 0))
+    assert [server.get().status for _ in range(2)] == [200, 200]
+    assert _places_left(limiter, PLACES) == 1
+    assert _places_left(limiter, "5/hour") == 3
+    assert "charge: raised an error, so the request stays charged" in caplog.text
+
+
+def test_a_middleware_that_is_called_late_gives_back_what_it_took() -> None:
+    limiter = Limiter()
+    inner = RateLimitMiddleware(_hello, limiter=limiter, quota=PLACES)
+
+    def late(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        yield from inner(environ, start_response)
+
+    server = Server(RateLimitMiddleware(late, limiter=limiter, quota="9/hour"))
+    assert [server.get().status for _ in range(3)] == [200] * 3
+    assert _places_left(limiter, PLACES) == 1
 
 
 def test_a_status_that_is_none_counts_as_a_failure() -> None:
