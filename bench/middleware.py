@@ -168,7 +168,7 @@ async def _visit(app: App, addresses: Iterator[str]) -> None:
 
 def _in_memory(report: Report, effort: Effort, runner: asyncio.Runner) -> None:
     contenders = [*bare(), *penstock(), *slow_api(), *fastapi_limiter(Limiter(Rate(AMPLE, Duration.DAY)))]
-    addresses = [ADDRESSES[number % len(ADDRESSES)] for number in range(effort.calls)]
+    addresses = [ADDRESSES[number % len(ADDRESSES)] for number in range(effort.calls // 4)]
 
     def run_of(app: App) -> Any:
         def visit(turns: Collection[str]) -> None:
@@ -187,7 +187,7 @@ def _on_redis(report: Report, effort: Effort, runner: asyncio.Runner) -> None:
     with a_server(cores) as server, _pinned(cores):
         peers = on_redis(server.url)
         contenders = runner.run(peers.__aenter__())
-        count = max(effort.calls // 2, IN_FLIGHT)
+        count = max(effort.calls // 8, IN_FLIGHT)
 
         async def together(app: App, requests: int) -> None:
             turns = iter([ADDRESSES[number % len(ADDRESSES)] for number in range(requests)])
@@ -204,7 +204,9 @@ def _on_redis(report: Report, effort: Effort, runner: asyncio.Runner) -> None:
             return run
 
         spreads = interleaved([run_of(contender.app) for contender in contenders], effort.rounds)
-        notes = [f"{described(server)} over TCP on one core, the application on another; {IN_FLIGHT} requests in flight."]
+        notes = [
+            f"{described(server)} over TCP on one core, the application on another; {IN_FLIGHT} requests in flight."
+        ]
         _tell(report, ON_REDIS, "Middleware, Redis", "ns", contenders, spreads, notes)
         runner.run(peers.__aexit__(None, None, None))
 

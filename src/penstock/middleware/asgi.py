@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias, Unpack, cast
 
 from penstock.errors import InvalidOption, RateLimited
@@ -84,8 +85,11 @@ class AsgiRequest(Request):
 
     def peer(self) -> str | None:
         client = self.native.get("client")  # None, or (host, port); behind a Unix socket also ("", 0)
-        host = client[0] if isinstance(client, Sequence) and client else None
-        return host if isinstance(host, str) else None
+        try:
+            host = client[0]  # type: ignore[index]
+        except (TypeError, IndexError):
+            return None
+        return host if host.__class__ is str else None
 
     def lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
@@ -119,18 +123,19 @@ class Visit:
     A scope has one, however many middlewares and dependencies ask.
     """
 
-    __slots__ = ("_connected", "_ended", "_follows_up", "_gone", "_passages", "_receive", "_send", "status")
+    status = 0
+    """Of the response, as soon as it has begun."""
+
+    # On the class, not in slots: most visits never change them, so most are made without.
+    _follows_up = False
+    _connected = False
+    _gone = False
+    _ended = False
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self._passages: list[AsyncPassage] = []
-        self._follows_up = False
-        self._connected = False
-        self._gone = False
-        self._ended = False
-        self.status = 0
-        """Of the response, as soon as it has begun."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -153,7 +158,8 @@ class Visit:
     def grant(self, passage: AsyncPassage) -> None:
         """Leave it to the visit to tell the client, and to end the passage."""
         self._passages.append(passage)
-        self._follows_up = self._follows_up or passage.gate.follows_up
+        if passage.gate.follows_up:
+            self._follows_up = True
 
     async def receive(self) -> Message:
         """What the application hears."""
@@ -173,10 +179,10 @@ class Visit:
                 await self._leave()  # before it is sent: who has read the end may come again
         elif kind == "http.response.start" or kind == "websocket.http.response.start":
             self.status = message["status"]
-            message = self._with_headers(message)
+            self._add_headers(message)
         elif kind == "websocket.accept":
             self.status = SWITCHING
-            message = self._with_headers(message)
+            self._add_headers(message)
         elif kind == "websocket.close" and not self.status:
             self.status = FORBIDDEN  # that is what a client sees who was never accepted
         try:
@@ -185,9 +191,11 @@ class Visit:
             self._gone = True
             raise
 
-    def _with_headers(self, message: Message) -> Message:
-        headers = [header for passage in self._passages for header in passage.headers()]
-        return {**message, "headers": [*message.get("headers", ()), *encoded(headers)]}
+    def _add_headers(self, message: Message) -> None:
+        headers = [*message.get("headers", ())]
+        for passage in self._passages:
+            headers += encoded(passage.gate.headers(passage.verdict))
+        message["headers"] = headers
 
     async def _leave(self) -> None:
         if not self._ended:
@@ -360,15 +368,11 @@ def reason_for(refused: Verdict) -> str:
     return f"too many messages: try again in {max(-(-refused.retry_after_us // 1_000_000), 1)} s"
 
 
-_names: dict[str, bytes] = {}  # a handful: the headers that we write
-
-
 def encoded(headers: Iterable[Header]) -> list[RawHeader]:
     """Headers as ASGI wants them."""
-    raw = []
-    for name, value in headers:
-        name_bytes = _names.get(name)
-        if name_bytes is None:
-            name_bytes = _names[name] = name.lower().encode("latin-1")
-        raw.append((name_bytes, value.encode("latin-1")))
-    return raw
+    return [(_name(name), value.encode("latin-1")) for name, value in headers]
+
+
+@cache  # of a handful: the headers that we write
+def _name(name: str) -> bytes:
+    return name.lower().encode("latin-1")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import fastapi.routing
@@ -138,6 +138,7 @@ def _with(signature: inspect.Signature, parameter: inspect.Parameter) -> list[in
     return [*parameters[:at], parameter, *parameters[at:]]
 
 
+@lru_cache(maxsize=4_096)  # of handlers, of which there are as many as somebody has written
 def _name_of(handler: Any) -> str:
     """What tells handlers apart, in every process alike."""
     named = handler if hasattr(handler, "__qualname__") else type(handler)

@@ -33,7 +33,7 @@ from penstock.middleware.request import Entry, Request
 from penstock.middleware.workers import warn_if_several
 from penstock.model import Key, Verdict
 from penstock.quota import CONCURRENCY
-from penstock.rules.entries import key_part
+from penstock.rules.entries import MAX_ADDRESS, key_part
 from penstock.ruling import Reason, Ruling, reason_of
 from penstock.stores import InProcess
 
@@ -46,6 +46,7 @@ API_KEY_HEADER = "x-api-key"
 IPV6_PREFIX = 64
 """Bits of an IPv6 address that tell clients apart: whoever has one address has the network around it."""
 
+MAX_REMEMBERED = 4_096
 _STATUSES: Mapping[Reason, int] = {"blocked": 403, "shed": 503, "degraded": 503}
 _DETAILS: Mapping[Reason, str] = {"blocked": "Refused by a rule.", "shed": "Too busy now: try again later."}
 _WRITER = HeaderWriter()
@@ -181,7 +182,10 @@ class Gate:
         for entry in (entry for part in parts for entry in part):
             if entry not in self.entries:
                 raise InvalidOption(f"key {shown(entry)}: no such entry (expected {', '.join(self.entries)})")
-        return _key_of_entries(parts, before)
+        by_entries = _key_of_entries(parts, before)
+        if parts == (("ip",),) and not self._proxies.header and self.entries["ip"] == self._address:
+            return _remembered_by_peer(by_entries)
+        return by_entries
 
     def cost(self, request: Request) -> int:
         cost = self._cost
@@ -191,7 +195,9 @@ class Gate:
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """What clients are told with any response."""
-        return self._writer.headers(_shown(verdict))
+        if verdict.__class__ is not Verdict:
+            verdict = _shown(verdict)
+        return self._writer.headers(verdict)
 
     def refusal(self, verdict: Verdict) -> Refusal:
         """The response to a request that was refused."""
@@ -267,6 +273,26 @@ def _key_of_entries(parts: tuple[tuple[str, ...], ...], before: tuple[str, ...])
         if lone is not None:
             return part_of(request, lone)
         return (*before, *[part_of(request, entries) for entries in alternatives])
+
+    return key
+
+
+def _remembered_by_peer(key_of: Callable[[Request], Key]) -> Callable[[Request], Key]:
+    """The same, where nothing but the other end of the socket matters."""
+    known: dict[str | None, Key] = {}
+
+    def key(request: Request) -> Key:
+        peer = request.peer()
+        try:
+            return known[peer]
+        except KeyError:
+            pass
+        if len(known) >= MAX_REMEMBERED:
+            known.clear()
+        own = key_of(request)
+        if peer is None or len(peer) <= MAX_ADDRESS:
+            known[peer] = own
+        return own
 
     return key
 
