@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -15,23 +13,24 @@ from django.test import Client, RequestFactory, override_settings
 
 from penstock import ManualClock
 from penstock.clock import SystemClock
+from tests.acceptance.test_docs import DOCS, Reader
+from tests.acceptance.test_docs import _examples as examples_of
 from tests.unit.middleware import django_shop
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+PAGE = DOCS / "integrations.md"
 
 
 @pytest.fixture(scope="module")
 def pasted() -> dict[str, dict[str, Any]]:
     """What each section leaves behind, by its heading; sections may use what earlier ones have imported."""
-    found: dict[str, dict[str, Any]] = {}
-    names: dict[str, Any] = {"__name__": "__docs__"}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    reader, found = Reader(PAGE), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SystemClock, "time_ns", staticmethod(ManualClock().time_ns))  # no window may turn while we ask
-        for section in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]:
-            heading = section.partition("\n")[0]
-            for block in re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
-                exec(block, names)  # that it runs is not enough: what follows shows that it limits
-            found[heading] = dict(names)
+        for example in examples_of(PAGE):
+            reader.run(example)  # that it runs is not enough: what follows shows that it limits
+            heading = next(line for line in reversed(lines[: example.line]) if line.startswith("##"))
+            found[heading.lstrip("# ")] = dict(reader.namespace)
     return found
 
 
