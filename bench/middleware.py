@@ -7,8 +7,8 @@ In memory it is processor time, one request after the other. On Redis it is wall
 flight, because slowapi's client blocks the event loop: time in which nothing happens is what it costs.
 
 slowapi is measured with both of its middlewares, as they are by default: they write no headers, while ours always does.
-fastapi-limiter works within FastAPI alone, as a dependency; what it adds there, to an application that does the same, is
-compared with our middleware and with our own dependency.
+fastapi-limiter works within FastAPI alone, as a dependency; what it adds there, to an application that does the same,
+is compared with our middleware and with our own dependency.
 """
 
 from __future__ import annotations

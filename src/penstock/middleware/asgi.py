@@ -36,6 +36,7 @@ from penstock.headers import Header
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Entries, Request
+from penstock.middleware.visits import Visit
 from penstock.model import Verdict
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -117,7 +118,7 @@ def route_of(scope: Scope) -> str | None:
     return template if isinstance(template, str) else None
 
 
-class Visit:
+class AsgiVisit(Visit[AsyncPassage]):
     """One request, or one WebSocket, in an application: the passages it was granted, and how it goes.
 
     A scope has one, however many middlewares and dependencies ask.
@@ -133,31 +134,13 @@ class Visit:
     _ended = False
 
     def __init__(self, receive: Receive, send: Send) -> None:
+        self.passages = []
         self._receive = receive
         self._send = send
-        self._passages: list[AsyncPassage] = []
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """What the last that was asked said; None if nobody was."""
-        return self._passages[-1].verdict if self._passages else None
-
-    @property
-    def cost(self) -> int | None:
-        """What the request turned out to cost. To be set by who knows, before the response ends."""
-        return next((passage.cost for passage in self._passages if passage.cost is not None), None)
-
-    @cost.setter
-    def cost(self, units: int) -> None:
-        settling = [passage for passage in self._passages if passage.gate.settles]
-        if not settling:
-            raise InvalidOption("cost of a visit: nothing is to be settled (expected a middleware with settle=True)")
-        for passage in settling:
-            passage.cost = units
 
     def grant(self, passage: AsyncPassage) -> None:
         """Leave it to the visit to tell the client, and to end the passage."""
-        self._passages.append(passage)
+        self.passages.append(passage)
         if passage.gate.follows_up:
             self._follows_up = True
 
@@ -193,14 +176,14 @@ class Visit:
 
     def _add_headers(self, message: Message) -> None:
         headers = [*message.get("headers", ())]
-        for passage in self._passages:
+        for passage in self.passages:
             headers += encoded(passage.gate.headers(passage.verdict))
         message["headers"] = headers
 
     async def _leave(self) -> None:
         if not self._ended:
             self._ended = True
-            for passage in self._passages:
+            for passage in self.passages:
                 await passage.leave(self.status or CLIENT_CLOSED)
 
     async def run(self, app: App, scope: Scope) -> None:
@@ -281,7 +264,7 @@ class RateLimitMiddleware:
         visit = scope.get(VISIT)
         outer = visit is not None
         if visit is None:
-            visit = scope[VISIT] = Visit(receive, send)
+            visit = scope[VISIT] = AsgiVisit(receive, send)
         gate = self._gate
         if gate is not None:
             request = AsgiRequest(scope, gate.entries, self._route, method)

@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from penstock.front import QuotaLike
 from penstock.middleware import asgi
-from penstock.middleware.asgi import App, Scope, Visit
+from penstock.middleware.asgi import App, AsgiVisit, Scope
 from penstock.middleware.gate import Options
 
 Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
@@ -35,9 +35,9 @@ def route_of(scope: Scope) -> str | None:
     return asgi.route_of(scope) or found(getattr(scope.get("app"), "routes", ()), scope)
 
 
-def visit_of(connection: Any) -> Visit:
+def visit_of(connection: Any) -> AsgiVisit:
     """The visit of a Starlette or FastAPI request, to settle its cost or see its verdict."""
-    visit: Visit = connection.scope[asgi.VISIT]
+    visit: AsgiVisit = connection.scope[asgi.VISIT]
     return visit
 
 
