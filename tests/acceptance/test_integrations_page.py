@@ -10,12 +10,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from django.test import Client, RequestFactory, override_settings
+from litestar import Litestar, get
 
 from penstock import ManualClock
 from penstock.clock import SystemClock
 from tests.acceptance.test_docs import DOCS, Reader
 from tests.acceptance.test_docs import _examples as examples_of
 from tests.unit.middleware import django_shop
+from tests.unit.middleware.http_support import client, statuses
 
 PAGE = DOCS / "integrations.md"
 
@@ -38,6 +40,43 @@ def _statuses(get: Any, times: int) -> list[int]:
     return [get() for _ in range(times)]
 
 
+async def test_fastapi(pasted: dict[str, dict[str, Any]]) -> None:
+    app = pasted["FastAPI"]["app"]
+    assert await statuses(app, *["/search"] * 11) == [200] * 10 + [429]
+    assert await statuses(app, *["/export"] * 21) == [200] * 20 + [429]
+    assert await statuses(app, *["/nowhere"] * 969) == [404] * 968 + [429]  # the middleware counts all
+
+
+@pytest.mark.parametrize("framework", ["Starlette", "Quart"])
+async def test_an_asgi_framework(pasted: dict[str, dict[str, Any]], framework: str) -> None:
+    assert await statuses(pasted[framework]["app"], *["/nowhere"] * 101) == [404] * 100 + [429]
+
+
+async def test_litestar(pasted: dict[str, dict[str, Any]]) -> None:
+    app: Litestar = pasted["Litestar"]["app"]
+
+    @get("/")
+    async def hello() -> str:
+        return "hello"
+
+    app.register(hello)
+    assert await statuses(app, *["/"] * 101) == [200] * 100 + [429]
+
+
+async def test_asgi(pasted: dict[str, dict[str, Any]]) -> None:
+    assert await statuses(pasted["ASGI"]["application"], *["/"] * 101) == [200] * 100 + [429]
+
+
+async def test_outcomes(pasted: dict[str, dict[str, Any]]) -> None:
+    api = pasted["By outcome"]["api"]
+    right, wrong = "/login?password=correct horse", "/login?password=battery"
+    paths = [*[right] * 7, *[wrong] * 5, right]
+    assert await statuses(api, *paths, method="POST") == [200] * 7 + [401] * 5 + [429]
+    async with client(api) as http:
+        answers = [await http.post("/ask") for _ in range(2)]
+    assert [answer.headers["ratelimit"].split(";")[1] for answer in answers] == ["r=98000", "r=96568"]
+
+
 def test_wsgi(pasted: dict[str, dict[str, Any]]) -> None:
     application, statuses = pasted["WSGI"]["application"], []
     for _ in range(101):
@@ -48,19 +87,19 @@ def test_wsgi(pasted: dict[str, dict[str, Any]]) -> None:
 
 
 def test_flask(pasted: dict[str, dict[str, Any]]) -> None:
-    client = pasted["Flask"]["app"].test_client()
-    assert _statuses(lambda: client.post("/login").status_code, 6) == [200] * 5 + [429]
-    assert _statuses(lambda: client.get("/nowhere").status_code, 95)[-2:] == [404, 429]
-    assert client.get("/health").status_code == 200
+    flask = pasted["Flask"]["app"].test_client()
+    assert _statuses(lambda: flask.post("/login").status_code, 6) == [200] * 5 + [429]
+    assert _statuses(lambda: flask.get("/nowhere").status_code, 95)[-2:] == [404, 429]
+    assert flask.get("/health").status_code == 200
 
 
 def test_django(pasted: dict[str, dict[str, Any]]) -> None:
     page = pasted["Django"]
     assert _statuses(lambda: page["login"](RequestFactory().post("/")).status_code, 6) == [200] * 5 + [429]
     with override_settings(MIDDLEWARE=page["MIDDLEWARE"], PENSTOCK=page["PENSTOCK"]):
-        client = Client()
-        assert _statuses(lambda: client.get("/hello").status_code, 101) == [200] * 100 + [429]
-        assert client.get("/health").status_code == 200
+        browser = Client()
+        assert _statuses(lambda: browser.get("/hello").status_code, 101) == [200] * 100 + [429]
+        assert browser.get("/health").status_code == 200
 
 
 def test_django_rest_framework(pasted: dict[str, dict[str, Any]]) -> None:
@@ -70,8 +109,8 @@ def test_django_rest_framework(pasted: dict[str, dict[str, Any]]) -> None:
 
 async def test_aiohttp(pasted: dict[str, dict[str, Any]]) -> None:
     app: web.Application = pasted["aiohttp"]["server"]
-    async with TestClient(TestServer(app)) as client:
-        assert [(await client.get("/nowhere")).status for _ in range(101)] == [404] * 100 + [429]
+    async with TestClient(TestServer(app)) as browser:
+        assert [(await browser.get("/nowhere")).status for _ in range(101)] == [404] * 100 + [429]
 
 
 def _handlers(behaviour: Any) -> list[Any]:
