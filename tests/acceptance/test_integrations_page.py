@@ -21,6 +21,8 @@ from tests.unit.middleware.http_support import client, statuses
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
 
+BLOCK = r"^```python\n(.*?)^```$"
+
 
 @pytest.fixture(scope="module")
 def pasted() -> dict[str, dict[str, Any]]:
@@ -31,7 +33,7 @@ def pasted() -> dict[str, dict[str, Any]]:
         patch.setattr(SystemClock, "time_ns", staticmethod(ManualClock().time_ns))  # no window may turn while we ask
         for section in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]:
             heading = section.partition("\n")[0]
-            for block in re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
+            for block in re.findall(BLOCK, section, re.MULTILINE | re.DOTALL):
                 exec(block, names)  # that it runs is not enough: what follows shows that it limits
             found[heading] = dict(names)
     return found
@@ -46,6 +48,14 @@ async def test_fastapi(pasted: dict[str, dict[str, Any]]) -> None:
     assert await statuses(app, *["/search"] * 11) == [200] * 10 + [429]
     assert await statuses(app, *["/export"] * 21) == [200] * 20 + [429]
     assert await statuses(app, *["/nowhere"] * 969) == [404] * 968 + [429]  # the middleware counts all
+
+
+async def test_the_application_of_the_readme_can_be_pasted_and_limits() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = [code for code in re.findall(BLOCK, readme, re.MULTILINE | re.DOTALL) if "FastAPI()" in code]
+    names: dict[str, Any] = {"__name__": "shop"}
+    exec(block, names)  # with nothing that stands before it
+    assert await statuses(names["app"], *["/search"] * 4) == [200] * 3 + [429]
 
 
 @pytest.mark.parametrize("framework", ["Starlette", "Quart"])
