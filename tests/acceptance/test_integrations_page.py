@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -16,26 +14,25 @@ from litestar import Litestar, get
 
 from penstock import ManualClock
 from penstock.clock import SystemClock
+from tests.acceptance.test_docs import DOCS, ROOT, Reader
+from tests.acceptance.test_docs import _examples as examples_of
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.http_support import client, statuses
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
-
-BLOCK = r"^```python\n(.*?)^```$"
+PAGE = DOCS / "integrations.md"
 
 
 @pytest.fixture(scope="module")
 def pasted() -> dict[str, dict[str, Any]]:
     """What each section leaves behind, by its heading; sections may use what earlier ones have imported."""
-    found: dict[str, dict[str, Any]] = {}
-    names: dict[str, Any] = {"__name__": "__docs__"}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    reader, found = Reader(PAGE), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SystemClock, "time_ns", staticmethod(ManualClock().time_ns))  # no window may turn while we ask
-        for section in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]:
-            heading = section.partition("\n")[0]
-            for block in re.findall(BLOCK, section, re.MULTILINE | re.DOTALL):
-                exec(block, names)  # that it runs is not enough: what follows shows that it limits
-            found[heading] = dict(names)
+        for example in examples_of(PAGE):
+            reader.run(example)  # that it runs is not enough: what follows shows that it limits
+            heading = next(line for line in reversed(lines[: example.line]) if line.startswith("##"))
+            found[heading.lstrip("# ")] = dict(reader.namespace)
     return found
 
 
@@ -51,11 +48,11 @@ async def test_fastapi(pasted: dict[str, dict[str, Any]]) -> None:
 
 
 async def test_the_application_of_the_readme_can_be_pasted_and_limits() -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    (block,) = [code for code in re.findall(BLOCK, readme, re.MULTILINE | re.DOTALL) if "FastAPI()" in code]
-    names: dict[str, Any] = {"__name__": "shop"}
-    exec(block, names)  # with nothing that stands before it
-    assert await statuses(names["app"], *["/search"] * 4) == [200] * 3 + [429]
+    readme = ROOT / "README.md"
+    (example,) = [example for example in examples_of(readme) if "FastAPI()" in example.code]
+    reader = Reader(readme)  # with nothing of what stands before it
+    reader.run(example)
+    assert await statuses(reader.namespace["app"], *["/search"] * 4) == [200] * 3 + [429]
 
 
 @pytest.mark.parametrize("framework", ["Starlette", "Quart"])

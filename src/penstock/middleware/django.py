@@ -187,6 +187,8 @@ class _Guard:
         try:
             return await gate.enter(described)
         except SynchronousOnlyOperation:  # the user is asked for, and must be fetched; nothing is charged yet
+            if not hasattr(request, "auser"):
+                raise
             await request.auser()
             return await gate.enter(described)
 

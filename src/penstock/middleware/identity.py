@@ -43,6 +43,7 @@ MAX_HOP = 1_024
 MAX_REMEMBERED = 2_048
 """Addresses that need not be read again."""
 
+_EVERYBODY = (range_of(ip_network("0.0.0.0/0")), range_of(ip_network("::/0")))
 _PORT = re.compile(r"[0-9]{1,5}|_[0-9A-Za-z._-]+")
 _PAIR = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s"\\;,]+)[ \t]*(?:;|$)""")
 _ESCAPED = re.compile(r"\\(.)")
@@ -59,7 +60,7 @@ class TrustedProxies:
 
     def __init__(self, trusted: int | Collection[str] = 0, *, header: str = X_FORWARDED_FOR) -> None:
         if not isinstance(header, str) or header.lower() not in (X_FORWARDED_FOR, FORWARDED):
-            raise InvalidOption(f"header {shown(header)}: expected X-Forwarded-For or Forwarded")
+            raise InvalidOption(f"forwarded_header {shown(header)}: expected X-Forwarded-For or Forwarded")
         self._count = 0
         if isinstance(trusted, list | tuple | set | frozenset):
             self._is_trusted = _test([network for network in trusted if network != UNIX], unix=UNIX in trusted)
@@ -197,9 +198,9 @@ def _quote(line: str, start: int, end: int) -> int:
 
 def _checked_count(trusted: object) -> int:
     if isinstance(trusted, bool) or not isinstance(trusted, int):
-        raise InvalidOption(f"trusted proxies {shown(trusted)}: expected how many, or a list of their networks")
+        raise InvalidOption(f"trusted_proxies {shown(trusted)}: expected how many, or a list of their networks")
     if not 0 <= trusted <= MAX_HOPS:
-        raise InvalidOption(f"trusted proxies {shown(trusted)}: expected 0 to {MAX_HOPS}, or a list of their networks")
+        raise InvalidOption(f"trusted_proxies {shown(trusted)}: expected 0 to {MAX_HOPS}, or a list of their networks")
     return trusted
 
 
@@ -211,10 +212,10 @@ def _test(networks: Sequence[str], *, unix: bool) -> Callable[[str | None], bool
             network = ip_network(text if isinstance(text, str) else "")
         except ValueError:
             raise InvalidOption(
-                f'trusted proxy {shown(text)}: expected an address, a network such as 10.0.0.0/8, or "{UNIX}"'
+                f'trusted_proxies {shown(text)}: expected an address, a network such as 10.0.0.0/8, or "{UNIX}"'
             ) from None
-        if network.prefixlen == 0:
-            raise InvalidOption(f"trusted proxy {shown(text)}: would believe everybody (expected your own networks)")
+        if range_of(network) in _EVERYBODY:
+            raise InvalidOption(f"trusted_proxies {shown(text)}: would believe everybody (expected your own networks)")
         ranges.append((range_of(network), 0))
     table = NetworkTable(ranges)
 

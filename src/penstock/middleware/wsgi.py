@@ -107,8 +107,8 @@ def guarded(
         outcome.fail()
         raise
     # Servers do more for a response that they know: tell its length, send it as a file. Others may not have begun yet.
-    is_known = isinstance(body, list | tuple | environ.get("wsgi.file_wrapper", list))
-    if is_known and not any(passage.gate.follows_up for passage in visit.passages):
+    is_known = body.__class__ in (list, tuple, environ.get("wsgi.file_wrapper"))
+    if is_known and not any([passage.gate.follows_up for passage in visit.passages]):  # noqa: C419
         return body
     return _Response(outcome, body)
 

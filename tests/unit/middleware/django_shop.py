@@ -130,7 +130,7 @@ if not settings.configured:
     settings.configure(
         ALLOWED_HOSTS=["*"],
         DATABASES={},
-        INSTALLED_APPS=["rest_framework"],
+        INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework"],
         MIDDLEWARE=[f"{__name__}.log_in", "penstock.middleware.django.RateLimitMiddleware"],
         REST_FRAMEWORK={"UNAUTHENTICATED_USER": None, "DEFAULT_AUTHENTICATION_CLASSES": []},
         ROOT_URLCONF=__name__,
@@ -139,11 +139,20 @@ if not settings.configured:
     )
     django.setup()
 
-from rest_framework.decorators import api_view, throttle_classes  # noqa: E402
+from rest_framework.authentication import BaseAuthentication  # noqa: E402
+from rest_framework.decorators import api_view, authentication_classes, throttle_classes  # noqa: E402
 
 from penstock.middleware.drf import RateLimitThrottle  # noqa: E402
 
 Throttle = RateLimitThrottle  # to be imported from here: the framework must not be, before there are settings
+
+
+class ByName(BaseAuthentication):  # type: ignore[misc]
+    """Believes who says who they are."""
+
+    def authenticate(self, request: Any) -> tuple[User, None] | None:
+        name = request.GET.get("as", "")
+        return (User(name), None) if name else None
 
 
 def throttled(throttle: type[RateLimitThrottle]) -> Any:
@@ -152,10 +161,11 @@ def throttled(throttle: type[RateLimitThrottle]) -> Any:
     def view(request: Any) -> HttpResponse:
         return HttpResponse("hello")
 
-    decorated = api_view(["GET"])(throttle_classes([throttle])(view))
+    authenticated = authentication_classes([ByName])(throttle_classes([throttle])(view))
+    decorated = api_view(["GET"])(authenticated)
 
-    def get() -> Any:
-        response = decorated(RequestFactory().get("/"))
+    def get(user: str = "") -> Any:
+        response = decorated(RequestFactory().get("/", {"as": user}))
         return response.render() if hasattr(response, "render") else response
 
     return get

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from penstock import AsyncLimiter, ManualClock
+from penstock import AsyncLimiter, ManualClock, RateLimited
 from penstock.enforcer import AsyncEnforcer
 from penstock.middleware.aiohttp import RateLimit, visit_of
 from penstock.middleware.gate import unless_server_error
@@ -220,6 +221,25 @@ async def test_a_handler_that_raises_a_refusal_is_answered_with_it() -> None:
         assert (got.status, refused.status) == (200, 429)
         assert (await refused.json())["violated-policies"] == ["inner"]
     assert await _left(limiter, PLACES) == 1
+
+
+async def test_a_refusal_that_is_raised_too_late_is_a_failure() -> None:
+    limiter = AsyncLimiter()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one")
+        await limiter.acquire("all", "1/hour")
+        raise RateLimited(await limiter.acquire("all", "1/hour"))
+
+    app = web.Application()
+    app.router.add_get("/late", handler)
+    RateLimit(app, limiter=limiter, quota=[PLACES, "9/hour"], charge=unless_server_error)
+    async with _client(app) as client:
+        with pytest.raises(aiohttp.ClientError):
+            await (await client.get("/late")).read()
+    assert (await _left(limiter, PLACES), await _left(limiter, "9/hour")) == (1, 9)
 
 
 async def test_exempt_requests_pass() -> None:

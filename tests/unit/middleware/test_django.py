@@ -225,6 +225,40 @@ def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
     assert logout(RequestFactory().get("/")).status_code == 200
 
 
+@LIMITERS
+@STACKS
+async def test_exempt_requests_are_neither_charged_nor_told(kind: Any, stack: str) -> None:
+    get = _client(stack, limiter=kind(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
+    answers = [await get("/hello") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert "RateLimit" not in answers[0]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_decorated_view_that_raises_gives_its_place_back(error: type[BaseException]) -> None:
+    limiter = Limiter()
+
+    @rate_limit(limiter=limiter, quota=PLACES, name="view")
+    def view(request: HttpRequest) -> HttpResponse:
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(error):
+            view(RequestFactory().get("/"))
+    assert limiter.peek(("view", PEER), PLACES, cost=0).remaining == 1
+
+
+def test_rules_see_method_and_path() -> None:
+    rules = RuleSet(parse("rules: [{id: posts, match: {method: POST, path: /x}, key: [], quota: 1/hour}]"))
+
+    @rate_limit(enforcer=Enforcer(rules, Limiter()))
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    assert [view(RequestFactory().post("/x")).status_code for _ in range(2)] == [200, 429]
+    assert view(RequestFactory().get("/x")).status_code == 200
+
+
 @pytest.mark.parametrize("options", [None, "100/minute", []])
 def test_a_setting_that_is_no_dictionary_is_refused(options: object) -> None:
     with override_settings(PENSTOCK=options), pytest.raises(InvalidOption, match=r"^PENSTOCK .*: expected a setting"):
@@ -303,6 +337,20 @@ def test_a_throttle_refuses_what_needs_the_end_of_a_request(options: dict[str, A
     with pytest.raises(InvalidOption) as caught:
         type("Wrong", (Throttle,), {"options": {"limiter": Limiter(), **options}})
     assert str(caught.value) == message
+
+
+def test_a_throttle_knows_whom_the_framework_has_authenticated() -> None:
+    class ByUser(Throttle):
+        options: ClassVar[Any] = {
+            "limiter": Limiter(),
+            "quota": "1/hour",
+            "key": "user | ip",
+            "exempt": lambda request: request.get("user") == "root",
+        }
+
+    get = throttled(ByUser)
+    assert [get(user).status_code for user in ("ann", "bob", "ann", "")] == [200, 200, 429, 200]
+    assert [get("root").status_code for _ in range(2)] == [200, 200]
 
 
 def test_throttles_count_apart() -> None:

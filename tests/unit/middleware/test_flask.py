@@ -136,6 +136,15 @@ def test_rules_see_the_route_rather_than_the_path(app: flask.Flask) -> None:
     assert client.get("/nowhere").status_code == 404
 
 
+def test_a_view_may_have_a_limit_beside_rules(app: flask.Flask) -> None:
+    rules = parse("rules: [{id: all, key: ip, quota: 3/hour}]")
+    limit = RateLimit(app, enforcer=Enforcer(RuleSet(rules), Limiter()))
+    app.add_url_rule("/search", "search", limit.on("1/hour")(lambda: "found"))
+    client = app.test_client()
+    assert [client.get("/search").status_code for _ in range(2)] == [200, 429]
+    assert [client.get("/hello").status_code for _ in range(2)] == [200, 429]
+
+
 @pytest.mark.parametrize("testing", [False, True], ids=["handled", "propagated"])
 def test_a_view_that_raises_gives_back_its_place_and_is_not_charged(app: flask.Flask, testing: bool) -> None:
     limiter = Limiter()

@@ -178,6 +178,14 @@ def test_a_stream_holds_its_place_until_it_ends_or_its_client_leaves() -> None:
         _soon(lambda: limiter.peek(PEER, PLACES, cost=0).remaining == 1)
 
 
+def test_exempt_calls_pass() -> None:
+    with _serving(
+        Shop(), limiter=Limiter(), quota="1/hour", exempt=lambda request: bool(request["api_key"])
+    ) as channel:
+        assert [_get(channel, key="k") for _ in range(3)] == [Code.OK] * 3
+        assert [_get(channel) for _ in range(2)] == [Code.OK, Code.RESOURCE_EXHAUSTED]
+
+
 def test_the_true_cost_is_settled() -> None:
     limiter = Limiter()
     with _serving(Shop(), limiter=limiter, quota="100/hour", cost=10, settle=True) as channel:

@@ -269,23 +269,27 @@ def test_the_corpus_catches_who_reads_quotes_from_the_left() -> None:
 @pytest.mark.parametrize(
     ("trusted", "message"),
     [
-        (-1, "trusted proxies -1: expected 0 to 64, or a list of their networks"),
-        (65, "trusted proxies 65: expected 0 to 64, or a list of their networks"),
-        (True, "trusted proxies True: expected how many, or a list of their networks"),
-        (1.0, "trusted proxies 1.0: expected how many, or a list of their networks"),
-        (None, "trusted proxies None: expected how many, or a list of their networks"),
-        ("*", "trusted proxies '*': expected how many, or a list of their networks"),
-        ("10.0.0.0/8", "trusted proxies '10.0.0.0/8': expected how many, or a list of their networks"),
-        (["*"], "trusted proxy '*': expected an address, a network such as 10.0.0.0/8, or \"unix\""),
-        ([""], "trusted proxy '': expected an address, a network such as 10.0.0.0/8, or \"unix\""),
-        ([10], 'trusted proxy 10: expected an address, a network such as 10.0.0.0/8, or "unix"'),
-        (["10.0.0.1/8"], "trusted proxy '10.0.0.1/8': expected an address, a network such as 10.0.0.0/8, or \"unix\""),
+        (-1, "trusted_proxies -1: expected 0 to 64, or a list of their networks"),
+        (65, "trusted_proxies 65: expected 0 to 64, or a list of their networks"),
+        (True, "trusted_proxies True: expected how many, or a list of their networks"),
+        (1.0, "trusted_proxies 1.0: expected how many, or a list of their networks"),
+        (None, "trusted_proxies None: expected how many, or a list of their networks"),
+        ("*", "trusted_proxies '*': expected how many, or a list of their networks"),
+        ("10.0.0.0/8", "trusted_proxies '10.0.0.0/8': expected how many, or a list of their networks"),
+        (["*"], "trusted_proxies '*': expected an address, a network such as 10.0.0.0/8, or \"unix\""),
+        ([""], "trusted_proxies '': expected an address, a network such as 10.0.0.0/8, or \"unix\""),
+        ([10], 'trusted_proxies 10: expected an address, a network such as 10.0.0.0/8, or "unix"'),
+        (
+            ["10.0.0.1/8"],
+            "trusted_proxies '10.0.0.1/8': expected an address, a network such as 10.0.0.0/8, or \"unix\"",
+        ),
         (
             ["proxy.local"],
-            "trusted proxy 'proxy.local': expected an address, a network such as 10.0.0.0/8, or \"unix\"",
+            "trusted_proxies 'proxy.local': expected an address, a network such as 10.0.0.0/8, or \"unix\"",
         ),
-        (["0.0.0.0/0"], "trusted proxy '0.0.0.0/0': would believe everybody (expected your own networks)"),
-        (["10.0.0.0/8", "::/0"], "trusted proxy '::/0': would believe everybody (expected your own networks)"),
+        (["::ffff:0:0/96"], "trusted_proxies '::ffff:0:0/96': would believe everybody (expected your own networks)"),
+        (["0.0.0.0/0"], "trusted_proxies '0.0.0.0/0': would believe everybody (expected your own networks)"),
+        (["10.0.0.0/8", "::/0"], "trusted_proxies '::/0': would believe everybody (expected your own networks)"),
     ],
 )
 def test_settings_without_meaning_are_refused(trusted: object, message: str) -> None:
@@ -296,7 +300,7 @@ def test_settings_without_meaning_are_refused(trusted: object, message: str) -> 
 
 @pytest.mark.parametrize("header", ["X-Real-IP", "", None, 1])
 def test_only_two_headers_are_known(header: object) -> None:
-    with pytest.raises(InvalidOption, match=r"expected X-Forwarded-For or Forwarded$"):
+    with pytest.raises(InvalidOption, match=r"^forwarded_header .*: expected X-Forwarded-For or Forwarded$"):
         TrustedProxies(1, header=header)  # type: ignore[arg-type]
 
 
