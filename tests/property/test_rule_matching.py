@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.rules.conditions import All, Any, Cidr, Condition, Equals, Glob, Network, Not, OneOf, Prefix, Present
 from penstock.rules.globs import GlobTree
-from penstock.rules.matching import Index, Slots
+from penstock.rules.matching import Index, PrefixTable, Slots
 from penstock.rules.networks import address_of, folded, number_of
 
 ENTRIES = ("path", "method", "tier", "ip")
@@ -170,6 +170,15 @@ def test_the_tree_finds_what_trying_every_pattern_finds(seed: int) -> None:
     for path in [_path(random) for _ in range(8)]:
         fitting = [at for at, one in enumerate(patterns) if _fits(path.split("/"), one.split("/"))]
         assert sorted(tree.find(path)) == fitting
+
+
+@given(seeds)
+def test_the_table_finds_what_trying_every_prefix_finds(seed: int) -> None:
+    random = Random(seed)
+    prefixes = [_path(random) for _ in range(random.randint(0, 15))]
+    table = PrefixTable((prefix, position) for position, prefix in enumerate(prefixes))
+    for path in [_path(random) for _ in range(8)]:
+        assert sorted(table.find(path)) == [at for at, prefix in enumerate(prefixes) if path.startswith(prefix)]
 
 
 @given(seeds)
