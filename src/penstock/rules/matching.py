@@ -131,6 +131,10 @@ class Index:
         self._lookups = _lookups(terms)
         self._equal = list(_equal_tables(terms).items())
 
+    def parts(self) -> list[list[Anything]]:
+        """What the index consists of, for whoever takes it apart."""
+        return [self.tests, *([*table.values()] for _, table in self._equal), *_contents(self._lookups)]
+
     def find(self, values: Values) -> list[int]:
         """The positions of all conditions whose anchor is found, in order; `tests` says what is left to test."""
         hits = self._always[:]
@@ -252,6 +256,11 @@ def _lookups(terms: Sequence[tuple[Term, int]]) -> list[tuple[int, Callable[[Any
     return [(slot, _FINDERS[how](found)) for (how, slot), found in grouped.items()]
 
 
+def _contents(lookups: Iterable[tuple[int, Callable[[Anything], Positions]]]) -> Iterable[list[Anything]]:
+    tables = [getattr(find, "__self__", None) for _, find in lookups]
+    return [part for table in tables for part in getattr(table, "lists", ())]
+
+
 class PrefixTable:
     """Which of many prefixes a text begins with.
 
@@ -272,6 +281,10 @@ class PrefixTable:
             self._before.append(open_[-1] if open_ else -1)
             self._hits.append((self._hits[open_[-1]] if open_ else ()) + tuple(found[prefix]))
             open_.append(index)
+
+    @property
+    def lists(self) -> tuple[list[Anything], ...]:
+        return self._sorted, self._hits
 
     def find(self, text: str) -> Positions:
         """What stands at all prefixes of `text`."""
