@@ -7,6 +7,7 @@ rules; its three hits are of prepared items with prepared keys, as if somebody h
 from __future__ import annotations
 
 import gc
+import json
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from penstock import Limiter
 from penstock.enforcer import Enforcer
 from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
 from penstock.rules.model import RuleFile
+from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.stores.memory import MemoryStore
 
@@ -90,6 +92,10 @@ def _runs(effort: Effort) -> dict[str, Run]:
 
 def rule_file(count: int) -> RuleFile:
     """So many rules, of which three match the requests here."""
+    return RuleFile.model_validate({"rules": declared(count)})
+
+
+def declared(count: int) -> list[dict[str, object]]:
     matching: list[dict[str, object]] = [
         {"id": "everybody", "key": [], "quota": AMPLE},
         {"id": "address", "key": "ip", "quota": AMPLE},
@@ -109,7 +115,7 @@ def rule_file(count: int) -> RuleFile:
         }
         for number in range(count - len(matching))
     ]
-    return RuleFile.model_validate({"rules": others + matching})
+    return others + matching
 
 
 def _descriptor(path: str) -> Descriptor:
@@ -152,8 +158,9 @@ def _checking(enforcer: Enforcer) -> Visit:
 def _loading(report: Report, effort: Effort) -> Table:
     """What becomes of a large set: how long until it can be used, and what putting it in force costs requests."""
     count = MOST if effort.many_keys > MANY * 10 else MANY
+    text = json.dumps({"rules": declared(count)})  # which is YAML
     start = time.perf_counter()
-    file = rule_file(count)
+    file = parse(text)
     read = time.perf_counter()
     sets = [RuleSet(file)]
     compiled = time.perf_counter()
@@ -165,7 +172,7 @@ def _loading(report: Report, effort: Effort) -> Table:
     sets.clear()
     dropped = time.perf_counter() - before
     rows = [
-        ["checking the fields, ms", f"{(read - start) * 1_000:.0f}"],
+        ["reading the file, ms", f"{(read - start) * 1_000:.0f}"],
         ["compiling, ms", f"{(compiled - read) * 1_000:.0f}"],
         ["slowest of the fastest 99.9 % of decisions, us", f"{quiet:.0f}"],
         ["the same while sets are put in force all the time, us", f"{swapped:.0f}"],
