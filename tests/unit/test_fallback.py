@@ -443,3 +443,12 @@ class TestLimiter:
     def test_a_behaviour_is_said_once(self, clock: ManualClock) -> None:
         with pytest.raises(InvalidOption, match="on_failure: one of the layers decides that"):
             Limiter(Flaky(clock), on_failure="open", layers=[Fallback("open")])
+
+    def test_what_the_store_should_know_is_told_before_the_limiter_closes(self, clock: ManualClock) -> None:
+        store = Flaky(clock)
+        limiter = Limiter(store, clock=clock, layers=[Fallback(hosts=1)])
+        store.up = False
+        assert limiter.acquire("ann", "20/minute", 7).source == "local"
+        store.up = True
+        limiter.close()
+        assert Limiter(store, clock=clock, layers=()).peek("ann", "20/minute").remaining == 13
