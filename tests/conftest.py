@@ -3,6 +3,7 @@
 A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHESIS_PROFILE, else it is `ci`.
 """
 
+import gc
 import _thread
 import os
 import re
@@ -66,3 +67,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     examples = sum(int(count) for count in re.findall(r"(\d+) passing", statistics))
     if examples:
         item.user_properties.append(("examples", examples))
+
+
+def pytest_collection_finish() -> None:
+    """What is here now stays: nobody needs to walk over it for garbage again and again."""
+    gc.collect()
+    gc.freeze()
