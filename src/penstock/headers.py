@@ -26,6 +26,10 @@ on a refusal it is when the same request passes, as `Retry-After`, so that a cli
 **Calendar periods** have no `w`, since their length varies, and **concurrency** has none because places are not
 counted by time; the latter says `qu="concurrent-requests"` instead.
 
+**Degraded answers.** Where everybody passed or nobody did because the store was gone (`Verdict.source` is "open" or
+"closed"), nothing is known of any policy, and none is listed. A refusal is then no 429 but a 503: not "you asked too
+much" but "ask again later". An answer of this host alone ("local") tells its own share of what is left.
+
 **min_interval** of less than a second is not listed: rounded up it would say `r=0;t=1` after every admission and slow
 clients down beyond what is asked. A longer one is listed, but in a triple only where no other policy could be.
 """
@@ -45,6 +49,7 @@ from penstock.quota import CONCURRENCY, MIN_INTERVAL, Quota
 DIALECTS = ("ietf", "draft6", "x-epoch", "x-seconds", "none")
 PROBLEM_JSON = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+OK, TOO_MANY, UNAVAILABLE = 200, 429, 503
 MAX_INTEGER = 999_999_999_999_999  # the largest in a structured field
 MAX_REMEMBERED = 1_024
 
@@ -93,7 +98,7 @@ class HeaderWriter:
         """The headers to add to the response, whether admitted or refused."""
         wait = 0 if verdict[0][0] else _wait(verdict)
         headers: list[Header] = []
-        if self._writes:
+        if self._writes and (len(verdict) < 8 or verdict.source == "local"):
             shown = self._shown(verdict)
             if shown.listed:
                 decisions = verdict[5] or (verdict,)  # a lone verdict is its own decision
@@ -107,16 +112,22 @@ class HeaderWriter:
         """The problem details (RFC 9457) of a refusal: which policies refused, and when to come back."""
         if verdict:
             raise InvalidInput("problem of a verdict that was allowed: expected a refusal")
+        if status_of(verdict) == UNAVAILABLE:
+            return {
+                "type": "about:blank",
+                "title": "Service Unavailable",
+                "status": UNAVAILABLE,
+                "detail": f"Cannot be decided now: try again in {_in_seconds(verdict)}.",
+            }
         decisions = verdict.decisions
         named = self._shown(verdict).named if self._writes else ()
         violated = [policy.name for policy in named if not decisions[policy.position]]
         by = f" by {', '.join(violated)}" if violated else ""
-        seconds = _seconds(_wait(verdict))
         problem: dict[str, object] = {
             "type": QUOTA_EXCEEDED,
             "title": "Quota Exceeded",
-            "status": 429,
-            "detail": f"Refused{by}: try again in {seconds} second{'s' if seconds > 1 else ''}.",
+            "status": TOO_MANY,
+            "detail": f"Refused{by}: try again in {_in_seconds(verdict)}.",
         }
         return problem | {"violated-policies": violated} if violated else problem
 
@@ -145,6 +156,18 @@ class HeaderWriter:
         policies = tuple(named.values())
         listed = tuple(p for p in policies if p.quota.algorithm != MIN_INTERVAL or p.quota.period_us >= SECOND)
         return _Shown(policies, listed, ("RateLimit-Policy", ", ".join(map(_policy_item, listed))))
+
+
+def status_of(verdict: Verdict) -> int:
+    """The status of the response: 429 for who asked too much, 503 where that could not be decided, 200 otherwise."""
+    if verdict[0][0]:
+        return OK
+    return UNAVAILABLE if verdict.source == "closed" else TOO_MANY
+
+
+def _in_seconds(refusal: Verdict) -> str:
+    seconds = _seconds(_wait(refusal))
+    return f"{seconds} second{'s' if seconds > 1 else ''}"
 
 
 def _wait(refusal: Verdict) -> Micros:

@@ -280,13 +280,17 @@ class Acquire(NamedTuple):
 
 
 class Amend(NamedTuple):
-    """Change an earlier charge.
+    """Change an earlier charge, or add one that was made elsewhere.
 
     - `refund` gives back `units`, all of them if None, as far as they are still charged.
     - `settle` makes the cost `units` after all: gives back what was too much, charges what was too little even if it
       does not fit. Takes effect once, and only where the request had an id.
     - `release` gives back the places that are held, and leaves rates charged.
     - `renew` holds them for another ttl.
+    - `report` charges what was admitted elsewhere, whether it fits or not, into the window it happened in, as far as it
+      still counts there. The receipt has no record, and the mark of each charge is the instant of the admission, in
+      microseconds since the epoch by the store's clock; one ahead of it means now. For those who admit in the store's
+      place. Nothing notes that it was done, so report once.
     """
 
     receipt: Receipt

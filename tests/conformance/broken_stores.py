@@ -399,6 +399,32 @@ class ForgetsByAnOldLimit(SmallStore):
         return super().force(charge, units, now)
 
 
+# Reports
+
+
+class ReportsIntoTheCurrentWindow(SmallStore):
+    """Takes what happened elsewhere, whenever that was, for what happens now."""
+
+    def report(self, charge: Charge, now: Micros) -> int:
+        return super().report(charge._replace(mark=now), now)
+
+
+class ReportsOnlyWhatFits(SmallStore):
+    """Takes a report for a question."""
+
+    def report(self, charge: Charge, now: Micros) -> int:
+        answer, _ = self.bind(charge.quota).decide(self.find(charge), charge.cost, now)
+        return super().report(charge, now) if answer[0] else 0
+
+
+class LetsReportsLingerInTheLog(SmallStore):
+    """Appends what happened earlier to a log, so that it leaves late."""
+
+    def report(self, charge: Charge, now: Micros) -> int:
+        still_counts, _ = self.bind(charge.quota).report(None, charge.cost, charge.mark, now)
+        return super().report(charge._replace(mark=now), now) if still_counts else 0
+
+
 # Queues
 
 

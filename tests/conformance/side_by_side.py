@@ -16,6 +16,7 @@ from penstock.model import (
     Amended,
     AmendVerb,
     Ask,
+    Charge,
     Decision,
     Key,
     Op,
@@ -51,7 +52,7 @@ class Move(NamedTuple):
     much: int
 
 
-moves = st.builds(Move, st.integers(0, 19), st.integers(0, 11), st.integers(0, 20))
+moves = st.builds(Move, st.integers(0, 20), st.integers(0, 11), st.integers(0, 20))
 
 
 def quotas(algorithm: str, limit: int, period: Micros) -> list[Quota]:
@@ -140,9 +141,19 @@ class SideBySide:
             earliest = EARLIEST if self.algorithm == CALENDAR else 0
             self.clock.micros = max(earliest, self.clock.micros - self.duration(what, much))
         elif kind == 17:
+            self.report(what, much)
+        elif kind == 18:
             self.change(LIMITS[(what + much) % len(LIMITS)])
         else:
             self.clock.micros = min(self.clock.micros + self.duration(what, much), LATEST)
+
+    def report(self, what: int, much: int) -> None:
+        """Twice in one receipt: what happened a while ago, and just now or just ahead of it; also more than all."""
+        ago = self.duration(what, much) % (3 * self.period + 3)
+        marks = max(0, self.clock.micros - ago), max(0, self.clock.micros + what - 6)
+        times = (1, 1, 3, 1)[what % 4]
+        charges = [Charge(*ask[:2], ask.cost * times, mark) for mark in marks for ask in self.asks(what, much)]
+        self.run(Amend(Receipt(tuple(charges)), "report"), Acquire(self.asks(what, much), dry=True))
 
     def change(self, limit: int) -> None:
         """Other amounts for the same counters. A repeated id would be told of another quota; so they begin anew."""

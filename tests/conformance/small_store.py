@@ -128,6 +128,8 @@ class SmallStore:
             return [0] * len(charges)
         if op.verb == "refund":
             return self.refund_request(op, record, now)
+        if op.verb == "report":
+            return [-self.report(charge, now) for charge in charges]
         if op.verb == "settle":
             return self.settle(op, record, now)
         if op.verb == "renew":
@@ -180,6 +182,11 @@ class SmallStore:
         state = self.bind(charge.quota).force(self.find(charge), units, now)
         self.states[self.place(charge.key, charge.quota)] = state
         return -units
+
+    def report(self, charge: Charge, now: Micros) -> int:
+        charged, state = self.bind(charge.quota).report(self.find(charge), charge.cost, charge.mark, now)
+        self.states[self.place(charge.key, charge.quota)] = state
+        return charged
 
     def release(self, charge: Charge, now: Micros) -> int:
         return self.refund(charge, now) if charge.quota.algorithm == CONCURRENCY else 0

@@ -65,6 +65,9 @@ CAUGHT_BY: dict[type[SmallStore], str] = {
     broken.SettlesOnlyWhatFits: "test_what_costs_more_than_there_is_is_charged_all_the_same",
     broken.SettlesPlacesAsWell: "test_a_request_settles_in_all_its_quotas_and_leaves_flat_ones_alone",
     broken.ForgetsByAnOldLimit: "test_settling_under_an_old_limit_forgets_nothing_charged_under_a_new_one",
+    broken.ReportsIntoTheCurrentWindow: "test_a_fixed_window_counts_what_happened_in_it_and_nothing_of_the_one_before",
+    broken.ReportsOnlyWhatFits: "test_what_is_reported_is_charged_even_if_it_does_not_fit",
+    broken.LetsReportsLingerInTheLog: "test_a_rolling_window_keeps_what_is_reported_until_a_period_after_it_happened",
     broken.DelaysNobody: "test_each_admission_is_told_its_delay_and_a_full_queue_refuses",
     broken.RoundsDelaysDown: "test_whoever_is_admitted_starts_an_interval_after_the_one_before_and_not_later",
     broken.GivesBackPlacesInTheMiddle: "test_only_the_last_in_the_queue_can_give_its_place_back",
@@ -89,6 +92,7 @@ ONLY_BY_EXAMPLE = {
 
 BROKEN_IN: dict[type[SmallStore], str] = {
     broken.KeepsTheOldEdge: "rolling_window",
+    broken.LetsReportsLingerInTheLog: "rolling_window",
     broken.FloatTokens: "token_bucket",
     broken.ForgetsAfterOnePeriod: "sliding_window",
     **dict.fromkeys(

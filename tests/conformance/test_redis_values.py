@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from penstock.clock import SECOND, ManualClock
-from penstock.model import Acquire, Amend, Ask, Failed, Op, Outcome, Reset, Verdict
+from penstock.model import Acquire, Amend, Ask, Charge, Failed, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.plan import Planner
@@ -199,6 +199,22 @@ def test_every_key_expires_and_none_long_after_it_matters(port: int, quota: str)
     assert bob.receipt
     real.run(Amend(alice.receipt, "refund"), Amend(bob.receipt, "settle", 3), Amend(bob.receipt, "renew"))
     horizon = max(60 * SECOND, Quota.parse(quota).horizon_us, 7 * SECOND) / 1_000
+    for name in names(real.client):
+        assert 0 < real.client.pttl(name) <= horizon + 1
+
+
+@for_every_quota
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new key", "a known key"])
+def test_what_is_reported_expires_when_it_counts_no_more(port: int, quota: str, is_known: bool) -> None:
+    real = RealTime(port)
+    parts = Quota.parse(quota).parts
+    if is_known:
+        real.run(*[acquire(quota) for _ in range(7)])
+    now = time.time_ns() // 1_000
+    for ago in (0, SECOND, 4 * SECOND):
+        real.run(Amend(Receipt(tuple(Charge("alice", part, 1, now - ago) for part in parts)), "report"))
+    horizon = max(Quota.parse(quota).horizon_us, 7 * SECOND) / 1_000
+    assert bool(names(real.client)) == (is_known or "concurrent" not in quota)
     for name in names(real.client):
         assert 0 < real.client.pttl(name) <= horizon + 1
 

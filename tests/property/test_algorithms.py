@@ -10,7 +10,7 @@ from penstock.algorithms import Bound, bind
 from penstock.algorithms.base import State
 from penstock.clock import SECOND, Micros
 from penstock.model import NOT_CHARGED, Answer
-from penstock.quota import BUCKETS
+from penstock.quota import BUCKETS, RATES
 from tests.property.generated import START, Move, Past, histories, live, moves, quotas
 
 later = st.one_of(st.integers(0, 3), st.integers(0, 100_000))
@@ -107,6 +107,62 @@ def test_forcing_what_fits_is_charging_it(quota: Quota, history: list[Move], mov
         assert described(bound, forced, now) == described(bound, charged, now)
     else:
         assert described(bound, forced, now)[1] == 0
+
+
+@given(quotas(), histories, moves, later)
+def test_reporting_what_happens_now_is_forcing_it(quota: Quota, history: list[Move], move: Move, ahead: int) -> None:
+    bound = bind(quota)
+    past = live(bound, quota, history)
+    now, cost = past.now + move.wait(quota), move.cost(quota)
+    charged, reported = bound.report(past.state, cost, now + ahead, now)
+    assert charged == cost
+    assert described(bound, reported, now) == described(bound, bound.force(past.state, cost, now), now)
+
+
+@given(quotas(tuple(name for name in RATES if name not in BUCKETS), bare=True), histories, moves, histories, moves)
+def test_a_window_counts_what_is_reported_late_as_if_it_had_been_charged_in_time(
+    quota: Quota, history: list[Move], move: Move, since: list[Move], pause: Move
+) -> None:
+    """What comes in between is forced, so that one history does not admit what the other refuses."""
+    bound = bind(quota)
+    past, twin = live(bound, quota, history), live(bound, quota, history)  # a state has one successor that is kept
+    at = now = past.now + move.wait(quota)
+    in_time, late = bound.force(past.state, move.cost(quota), at), twin.state
+    for other in since:
+        now += other.wait(quota)
+        in_time, late = (bound.force(state, other.cost(quota), now) for state in (in_time, late))
+    now += pause.wait(quota)
+    _, late = bound.report(late, move.cost(quota), at, now)
+    assert described(bound, late, now) == described(bound, in_time, now)
+
+
+@given(quotas(BUCKETS, bare=True), histories, moves, moves)
+def test_a_bucket_counts_no_more_of_what_is_reported_late_than_had_it_been_admitted_in_time(
+    quota: Quota, history: list[Move], move: Move, pause: Move
+) -> None:
+    bound = bind(quota)
+    past = live(bound, quota, history)
+    at = past.now + move.wait(quota)
+    now, cost = at + pause.wait(quota), move.cost(quota)
+    (fits, *_), in_time = bound.decide(past.state, cost, at)
+    assume(fits)  # what does not is lost at the brim, and another unit stands in its place since
+    charged, late = bound.report(past.state, cost, at, now)
+    assert 0 <= charged <= cost
+    assert described(bound, in_time, now)[1] <= described(bound, late, now)[1] <= described(bound, past.state, now)[1]
+    if past.state is None or bound.expiry(past.state) <= at:
+        assert described(bound, late, now) == described(bound, in_time, now), "nothing else was owed since"
+
+
+@given(quotas(), histories, moves, moves)
+def test_a_report_that_counts_no_more_changes_nothing(
+    quota: Quota, history: list[Move], move: Move, pause: Move
+) -> None:
+    bound = bind(quota)
+    past = live(bound, quota, history)
+    now = past.now + pause.wait(quota)
+    charged, state = bound.report(past.state, move.cost(quota), now - 2 * quota.horizon_us, now)
+    assert (charged, state) == (0, past.state)
+    assert state is past.state
 
 
 @given(quotas(bare=True), histories, moves, st.integers(0, 17))

@@ -120,6 +120,13 @@ def test_a_receipt_with_an_id_names_its_record_and_serial(planner: Planner) -> N
     assert numbers(call.args[0]) == (3, 1, 0, 4, -1, 42, 9 * SECOND, 1, 1, 7, 9)
 
 
+def test_a_report_says_when_each_charge_happened(planner: Planner) -> None:
+    receipt = Receipt((Charge("a", RATE, 5, NOW - 7), Charge("b", RATE, 2, NOW)))
+    sent = numbers(planner.plan([Amend(receipt, "report")], NOW).args[0])
+    assert sent[:6] == (3, 2, 0, 5, -1, -1)
+    assert sent[7:] == (1, 5, NOW - 7, 0, 1, 2, NOW, 0)
+
+
 def test_quotas_that_vary_without_end_do_not_fill_memory(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "MAX_PREPARED", 3)
     quotas = [Quota(limit, 60) for limit in range(1, 9)]

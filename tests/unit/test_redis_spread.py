@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.clock import ManualClock
+from penstock.clock import SECOND, ManualClock
 from penstock.errors import StoreError
-from penstock.model import Acquire, Amend, Amended, Ask, Failed, Key, Op, Outcome, Receipt, Reset, Verdict
+from penstock.model import Acquire, Amend, Amended, Ask, Charge, Failed, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.memory import MemoryStore
 from penstock.stores.redis.plan import Part
@@ -173,6 +173,14 @@ def test_flat_counters_stay_charged_until_the_last_unit_comes_back(store: Partit
     assert (store.left("ann"), store.left("bob", place)) == (2, 2)
     store.run(Amend(verdict.receipt, "refund"))
     assert store.left("bob", place) == 3
+
+
+def test_a_report_goes_to_the_partitions_of_its_charges(store: Partitioned) -> None:
+    now = store.clock.micros
+    charges = [Charge(key, RATE, cost, now) for key, cost in (("ann", 1), ("bob", 2), ("ann", 1))]
+    late = Charge("bob", RATE, 1, now - 61 * SECOND)
+    assert store.run(Amend(Receipt((*charges, late)), "report")) == [Amended((-1, -2, -1, 0))]
+    assert [store.left(key) for key in ("ann", "bob")] == [1, 1]
 
 
 def test_a_request_with_an_id_has_a_record_in_each_partition(store: Partitioned) -> None:

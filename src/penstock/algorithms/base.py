@@ -33,6 +33,7 @@ Step: TypeAlias = tuple[Answer, State]
 Decide: TypeAlias = Callable[[State, int, Micros], Step]
 Force: TypeAlias = Callable[[State, int, Micros], State]
 Refund: TypeAlias = Callable[[State, int, int, Micros], tuple[int, State]]
+Report: TypeAlias = Callable[[State, int, Micros, Micros], tuple[int, State]]
 Expiry: TypeAlias = Callable[[State], Micros]
 Renew: TypeAlias = Callable[[State, int, Micros], State]
 
@@ -47,6 +48,9 @@ class Bound(NamedTuple):
     - `peek(state, cost, now) -> Step`: would `cost` pass? Describes the state as it is.
     - `force(state, cost, now) -> state`: charge `cost`, whether it fits or not.
     - `refund(state, units, mark, now) -> (units, state)`: give back what is provably still charged.
+    - `report(state, units, at, now) -> (units, state)`: charge what was admitted elsewhere at an instant, fit or not,
+      into the window it happened in, as far as it still counts. Says how many units do; if none, the state stays the
+      very object passed in. What lies ahead of now happened now: it is charged as `force` would.
     - `expiry(state) -> instant`: from then on the state says nothing more than None.
     - `renew(state, mark, now) -> state`: hold on to a place; None if it is no longer held. Only where places are held.
     """
@@ -55,6 +59,7 @@ class Bound(NamedTuple):
     peek: Decide
     force: Force
     refund: Refund
+    report: Report
     expiry: Expiry
     renew: Renew | None = None
 

@@ -73,6 +73,13 @@ class Bucket:
         back = max(min(unpaid, owed), 0)
         return -(-back // self.unit), self.keep(owed - back, now)
 
+    def report(self, state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        """Charge what time has not paid back since; the mirror image of `refund`."""
+        unpaid = min(units * self.unit, self.full) - max(now - at, 0) * self.pace
+        if unpaid <= 0:
+            return 0, state
+        return -(-unpaid // self.unit), self.keep(min(self.owed(state, now) + unpaid, self.full), now)
+
     def expiry(self, state: State) -> Micros:
         paid_at, rate = state
         paid: Micros = -(-paid_at // (rate // gcd(rate, self.period)))
@@ -107,4 +114,4 @@ def bind(quota: Quota) -> Bound:
             until_full, until_more = -(-until_full // pace), -(-until_more // pace)
         return (True, room // unit, 0, until_full, until_more, 0, now), (ticks + total, limit)
 
-    return Bound(decide, peek_by(decide), bucket.force, bucket.refund, bucket.expiry)
+    return Bound(decide, peek_by(decide), bucket.force, bucket.refund, bucket.report, bucket.expiry)

@@ -57,8 +57,14 @@ def bind(quota: Quota) -> Bound:
         back = min(units, used) if start == mark else 0
         return back, (start, end, used - back)
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        start, end, used = current(state, now)
+        if at < min(start, now):
+            return 0, state
+        return units, (start, end, min(used + units, MAX_USED))
+
     def expiry(state: State) -> Micros:
         end: Micros = state[1]
         return end
 
-    return Bound(decide, peek_by(decide), force, refund, expiry)
+    return Bound(decide, peek_by(decide), force, refund, report, expiry)

@@ -65,6 +65,9 @@ def bind(quota: Quota) -> Bound:
         del left[mark]
         return 1, kept(left, now)
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        return 0, state  # who holds a place elsewhere does not hold it here
+
     def renew(state: State, mark: int, now: Micros) -> State:
         _, held = live(state, now)
         return kept({**held, mark: (now + ttl, ttl)}, now) if mark in held else None
@@ -74,7 +77,7 @@ def bind(quota: Quota) -> Bound:
         latest: Micros = max([end for end, _ in held.values()], default=changed_at)
         return latest
 
-    return Bound(decide, peek, force, refund, expiry, renew)
+    return Bound(decide, peek, force, refund, report, expiry, renew)
 
 
 def live(state: State, now: Micros) -> tuple[Micros, Places]:

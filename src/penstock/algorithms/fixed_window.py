@@ -49,8 +49,14 @@ def bind(quota: Quota) -> Bound:
         back = min(units, used) if end == mark else 0
         return back, (end, used - back)
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        end, used = current(state, now)
+        if at < min(end - period, now):
+            return 0, state
+        return units, (end, min(used + units, MAX_USED))
+
     def expiry(state: State) -> Micros:
         end: Micros = state[0]
         return end
 
-    return Bound(decide, peek_by(decide), force, refund, expiry)
+    return Bound(decide, peek_by(decide), force, refund, report, expiry)

@@ -50,4 +50,4 @@ def bind(quota: Quota) -> Bound:
         back = min(units * unit, owed)  # what has been served cannot be given back
         return -(-back // unit), bucket.keep(owed - back, now)
 
-    return Bound(decide, peek, bucket.force, refund, bucket.expiry)
+    return Bound(decide, peek, bucket.force, refund, bucket.report, bucket.expiry)

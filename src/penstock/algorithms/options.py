@@ -65,6 +65,11 @@ def penalised(inner: Bound, plain: Bound, penalty: Micros) -> Bound:
         back, below = (0, None) if below is None else inner.refund(below, units, mark, now)
         return back, (until, below)
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        until, below = (0, None) if state is None else state
+        charged, after = inner.report(below, units, at, now)
+        return charged, (until, after) if charged else state
+
     def expiry(state: State) -> Micros:
         until: Micros
         until, below = state
@@ -75,4 +80,4 @@ def penalised(inner: Bound, plain: Bound, penalty: Micros) -> Bound:
         renewed = inner.renew(below, mark, now) if inner.renew and below is not None else None
         return None if renewed is None else (until, renewed)
 
-    return Bound(decide, peek, force, refund, expiry, renew if inner.renew else None)
+    return Bound(decide, peek, force, refund, report, expiry, renew if inner.renew else None)

@@ -1,7 +1,7 @@
 """Rolling window: an exact log of admissions.
 
 Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
-giving back what is not the newest entry costs as much as the log is long.
+giving back what is not the newest entry, or reporting what is not, costs as much as the log is long.
 State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
 three. A single entry needs no log, nor do two of one unit at different instants; otherwise it is (times, totals, first,
 last): parallel lists with an entry per admission, when it was and how many units had been charged up to and with it.
@@ -78,13 +78,16 @@ def bind(quota: Quota) -> Bound:
         kept, at = live(state, now)
         if kept is None:
             return cost, at, at, None
-        after = grown(kept, at, cost)
-        total = after[0]
+        return trimmed(grown(kept, at, cost))
+
+    def trimmed(after: State) -> State:
+        """The state after units were charged that may not fit."""
+        total, _, newest, _ = after
         if total <= limit or not count_denied:  # what was settled stays, as its limit may have been raised since
             return after
         log = written(after)
         enough = reaching(total - limit + 1, total, log)  # the newest `limit` units decide all
-        return since(enough, at, log) if enough > log[2] else after
+        return since(enough, newest, log) if enough > log[2] else after
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         kept, _ = live(state, now)
@@ -101,11 +104,20 @@ def bind(quota: Quota) -> Bound:
         gone = bisect_right(totals, before + back, start, stop)
         return back, rebuilt(times[:start] + times[gone:], totals[:start] + [total - back for total in totals[gone:]])
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        kept, last = live(state, now)
+        at = at if at < now else last
+        if at <= last - period:
+            return 0, state
+        if kept is None:
+            return units, (units, at, at, None)
+        return units, trimmed(grown(kept, at, units) if at >= kept[2] else with_earlier(kept, at, units))
+
     def expiry(state: State) -> Micros:
         newest: Micros = state[2]
         return newest + period
 
-    return Bound(decide, peek_by(decide), force, refund, expiry)
+    return Bound(decide, peek_by(decide), force, refund, report, expiry)
 
 
 def without_newest(state: State, units: int, mark: int) -> State:
@@ -118,6 +130,15 @@ def without_newest(state: State, units: int, mark: int) -> State:
     if cost != units or times[last - 2] == mark:
         return None
     return used - units, oldest, times[last - 2], (times, totals, first, last - 1)
+
+
+def with_earlier(state: State, at: Micros, units: int) -> State:
+    """The state with an entry more, which is not the newest."""
+    times, totals = entries(state)
+    place = bisect_right(times, at)
+    before = totals[place - 1] if place else 0
+    later = [total + units for total in totals[place:]]
+    return rebuilt([*times[:place], at, *times[place:]], [*totals[:place], before + units, *later])
 
 
 def until(units: int, state: State) -> Micros:

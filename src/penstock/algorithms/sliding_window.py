@@ -90,8 +90,16 @@ def bind(quota: Quota) -> Bound:
         back = min(units, previous) if mark == end - period else 0
         return back, (end, current, previous - back)
 
+    def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
+        end, current, previous = counters(state, now)
+        if at >= min(end - period, now):
+            return units, (end, min(current + units, MAX_USED), previous)
+        if at >= end - 2 * period:
+            return units, (end, current, min(previous + units, MAX_USED))
+        return 0, state
+
     def expiry(state: State) -> Micros:
         end: Micros = state[0]
         return end + period
 
-    return Bound(decide, peek_by(decide), force, refund, expiry)
+    return Bound(decide, peek_by(decide), force, refund, report, expiry)

@@ -1,4 +1,4 @@
-"""Changing what was charged in memory: refund, settle, release, renew; and what is remembered of requests with an id.
+"""Changing what was charged in memory: refund, settle, release, renew, report. And records of requests with an id.
 
 A request that had an id leaves a record when it is admitted. Whatever is given back or settled is noted there, so that
 doing it twice is harmless. Without an id, only the counters themselves tell what is still charged.
@@ -11,6 +11,7 @@ from itertools import count
 from typing import NamedTuple, cast
 
 from penstock.algorithms import Bound
+from penstock.algorithms.base import State
 from penstock.clock import Micros
 from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new
 from penstock.quota import CONCURRENCY, DRAINING
@@ -187,6 +188,8 @@ class Amends:
         return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
 
     def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
+        if verb == "report":
+            return self._report(charge, counter, now)
         if not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
             return 0
         if verb != "renew":
@@ -220,7 +223,18 @@ class Amends:
 
     def _force(self, counter: Counter, units: int, now: Micros) -> None:
         state = counter.find()
-        after = counter.bound.force(state, units, now)
+        self._charge(counter, state, counter.bound.force(state, units, now), now)
+
+    def _report(self, charge: Charge, counter: Counter, now: Micros) -> int:
+        """Charge what was admitted elsewhere; below zero how much of it still counts."""
+        state = counter.find()
+        charged, after = counter.bound.report(state, charge.cost, charge.mark, now)
+        if charged:
+            self._charge(counter, state, after, now)
+        return -charged
+
+    def _charge(self, counter: Counter, state: State, after: State, now: Micros) -> None:
+        """Keep what became of the state that was found, which may have been none."""
         if state is None:
             self._stripes.add(counter.stripe, counter.family, counter.key, after, now)
         else:

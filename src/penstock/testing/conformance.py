@@ -29,6 +29,7 @@ from penstock.testing.examples.options import OptionExamples
 from penstock.testing.examples.places import PlaceExamples
 from penstock.testing.examples.queues import QueueExamples
 from penstock.testing.examples.refunds import RefundExamples
+from penstock.testing.examples.reports import ReportExamples
 from penstock.testing.examples.requests import RequestExamples
 from penstock.testing.examples.settling import SettlingExamples
 from penstock.testing.examples.times import TimeExamples
@@ -47,6 +48,7 @@ def _generated(test: Test) -> Test:
 class StoreConformance(
     RequestExamples,
     RefundExamples,
+    ReportExamples,
     OptionExamples,
     KeyExamples,
     TimeExamples,

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.model import Acquire, Amend, Amended, AmendVerb, Ask, Key, Op, Outcome, Reset, Verdict
+from penstock.clock import SECOND, ManualClock
+from penstock.model import Acquire, Amend, Amended, AmendVerb, Ask, Charge, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import RATES, Quota
 from penstock.stores.base import Store
 from penstock.testing.agreement import SideBySide
@@ -68,6 +68,14 @@ class Kit:
     def renew(self, verdict: Verdict) -> Amended:
         """Hold on to the places of an earlier `acquire`, compared with the oracle."""
         return self._amend(verdict, "renew")
+
+    def report(self, key: Key, *quotas: str, cost: int = 1, ago: float = 0) -> Amended:
+        """What was admitted elsewhere, so many seconds ago, compared with the oracle."""
+        at = self.clock.micros - round(ago * SECOND)
+        charges = tuple(Charge(ask.key, ask.quota, ask.cost, at) for ask in asks(key, *quotas, cost=cost))
+        (amended,) = self.both.run(Amend(Receipt(charges), "report"))
+        assert isinstance(amended, Amended)
+        return amended
 
     def _amend(self, verdict: Verdict, verb: AmendVerb, units: int | None = None) -> Amended:
         receipt = next(held.receipt for held in self.both.held if held.receipt == verdict.receipt)

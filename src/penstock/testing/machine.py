@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.clock import ManualClock, Micros
-from penstock.model import MAX_COST, Acquire, Amend, Ask, Op, Reset, Verdict
+from penstock.model import MAX_COST, Acquire, Amend, Ask, Charge, Op, Receipt, Reset, Verdict
 from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.stores.base import Store
 from penstock.testing.agreement import Held, SideBySide
@@ -58,6 +58,7 @@ STEPS: dict[str, tuple[int, tuple[int, ...]]] = {
     "settle": (3, (CHOICES, OUTCOMES)),
     "release": (2, (CHOICES, 2)),
     "renew": (2, (CHOICES, WAITS)),
+    "report": (2, (SPENDS, WAITS, WAITS)),
     "reset": (1, (SPENDS,)),
     "advance": (3, (WAITS,)),
     "wait_as_told": (2, (SPENDS,)),
@@ -191,6 +192,13 @@ class Laws(RuleBasedStateMachine):
             return self.settle(choice, wait % OUTCOMES)
         held = self._one_held(choice, lambda held: held.has_place)
         return self._amend(held, Amend(held.receipt, "renew"))
+
+    def report(self, spend: int, first: int, second: int) -> None:
+        """Twice in one receipt: what happened elsewhere, and when is not in order."""
+        asks, now = self.world.asks(spend), self.clock.micros
+        instants = [max(0, now - self.world.age(which, now)) for which in (first, second)]
+        charges = tuple(Charge(ask.key, ask.quota, ask.cost, at) for at in instants for ask in asks)
+        self.both.run(Amend(Receipt(charges), "report"), Acquire(asks, dry=True))
 
     def _amend(self, held: Held, *ops: Op) -> None:
         """Amend, and look at all counters that it may have changed."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.model import Ask, Key, Reset
+from penstock.model import Ask, Charge, Key, Reset
 from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Identity, Quota
 from penstock.testing.oracle_buckets import Bucket, Queue
 from penstock.testing.oracle_calendar import Calendar
@@ -189,6 +189,10 @@ class Oracle:
             for ask, entry in zip(charged.asks, charged.entries, strict=True)
         )
 
+    def report(self, charges: Sequence[Charge], now: Micros) -> tuple[int, ...]:
+        """Charge what was admitted elsewhere, each at the instant that is its mark; below zero what still counts."""
+        return tuple(-self.counter(c).report(c.quota, c.cost, min(c.mark, now), now) for c in charges)
+
     def _forgotten(self, charged: Charged, now: Micros) -> bool:
         """Whether it is too late to amend: a receipt of a request with an id says no more than its record."""
         return charged.has_id and now >= charged.remembered_until
@@ -197,7 +201,7 @@ class Oracle:
         """Forget what `key` used of `quota`."""
         self._counters.pop((key, quota.identity), None)
 
-    def counter(self, ask: Ask | Reset) -> Counter:
+    def counter(self, ask: Ask | Charge | Reset) -> Counter:
         """The log of one counter."""
         place = ask.key, ask.quota.identity
         if place not in self._counters:

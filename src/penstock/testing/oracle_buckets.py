@@ -79,6 +79,14 @@ class Bucket(Counter):
         self._change(quota, -still, now)
         return ceil(still)
 
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        """What has drained since may be what was admitted, so only the rest is charged."""
+        most = Fraction(min(units, quota.capacity))
+        still = _drained(most, now - at, quota.limit, quota.period_us)
+        if still:
+            self._change(quota, still, now)
+        return ceil(still)
+
     def _change(self, quota: Quota, units: Fraction | int, now: Micros) -> None:
         level = max(Fraction(0), self.level(quota, now) + units)
         self.level_then, self.then, self.limit_then = min(level, Fraction(quota.capacity)), now, quota.limit
@@ -112,6 +120,13 @@ class Queue(Bucket):
         super().force(quota, cost, now)
         if self.level(quota, now) > before:
             self.line.append(Entry(now, cost))
+
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        before = self.level(quota, now)
+        charged = super().report(quota, units, at, now)
+        if self.level(quota, now) > before:
+            self.line.append(Entry(now, charged))
+        return charged
 
     def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
         if self.line[-1] is not entry:

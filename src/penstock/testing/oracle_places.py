@@ -58,6 +58,10 @@ class Places(Counter):
         self.written_at = now
         return 1
 
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        """Nor does anybody hold one here who holds one elsewhere."""
+        return 0
+
     def renew(self, quota: Quota, entry: Entry, now: Micros) -> int:
         """Hold on to a place for another ttl; 0 if it is no longer held."""
         for place in self.held(now):

@@ -77,6 +77,10 @@ class Counter(ABC):
     def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
         """Take back as many of the units as are provably still charged; how many those were."""
 
+    @abstractmethod
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        """Log what was admitted elsewhere at an instant, unless it counts no more; how many units still count."""
+
     def settle(self, quota: Quota, now: Micros) -> None:  # noqa: B027 - windows have nothing to do here
         """Note that `quota` itself was asked, which matters only to counters that remember a rate."""
 
@@ -146,6 +150,14 @@ class Aligned(_Window):
         room = MAX_USED - self.window_sum(quota, self.window(quota, now))
         self.charge(quota, min(cost, room), now)
 
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        if not self.counts(quota, Entry(at, units), now):
+            return 0
+        room = MAX_USED - self.window_sum(quota, self.window(quota, at))
+        self.log.append(Entry(at, min(units, room)))
+        self.written_at = now
+        return units
+
     def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
         if not self.counts(quota, entry, now):
             return 0
@@ -198,8 +210,20 @@ class RollingWindow(_Window):
 
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
         self.charge(quota, cost, now)
+        self._trim(quota)
+
+    def _trim(self, quota: Quota) -> None:
         while quota.count_denied and sum(entry.units for entry in self.log[1:]) >= quota.limit:
             del self.log[0]
+
+    def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
+        entry = Entry(at, units)
+        if not self.counts(quota, entry, now):
+            return 0
+        self.log = sorted([*self.log, entry], key=lambda logged: logged.at)
+        self.written_at = max(at, self.written_at or at)  # the log lies where its newest entry does
+        self._trim(quota)
+        return units
 
     def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
         back = 0

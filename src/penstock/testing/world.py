@@ -104,16 +104,31 @@ class World(NamedTuple):
         return (
             count,
             period * count // 5,
-            max(0, self._until_edge(now) + count - 2),
+            max(0, self._edges(now)[1] - now + count - 2),
             -(-period * count // self.limit),
             period * count + count // 2,
             60 * SECOND + count - 2,
         )[kind]
 
-    def _until_edge(self, now: Micros) -> Micros:
+    def age(self, wait: int, now: Micros) -> Micros:
+        """How long ago something happened elsewhere: from just ahead of now to three periods before."""
+        kind, count = wait % 6, wait // 6
+        since_edge = now - self._edges(now)[0]
+        return (
+            count - 2,
+            self.period * count // 2,
+            since_edge + count - 3,
+            self.period * count // self.limit,
+            since_edge + self.period + count - 3,
+            self.period + count - 3,
+        )[kind]
+
+    def _edges(self, now: Micros) -> tuple[Micros, Micros]:
+        """Where the window around an instant begins and ends."""
         if self.algorithm == CALENDAR:
-            return period_of(SCENES[self.scale][0], now)[1] - now
-        return self.period - now % self.period
+            return period_of(SCENES[self.scale][0], now)
+        start = now - now % self.period
+        return start, start + self.period
 
 
 def _offers(algorithm: str, limit: int, scale: int) -> tuple[tuple[Quota, ...], ...]:

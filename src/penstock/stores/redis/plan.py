@@ -52,7 +52,7 @@ MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
 _PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET = range(5)
-_VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4}
+_VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4, "report": 5}
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
 _STALE = 2

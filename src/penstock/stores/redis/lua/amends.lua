@@ -1,14 +1,26 @@
--- Amend: change what a receipt was charged.
+-- Amend: change what a receipt was charged, or charge what was admitted elsewhere.
 --
 -- KEYS     one counter per charge, and the record of the request if it had an id
 -- CHARGE   {counter, key, cost, [1] mark, [2] part of the mark}; see main.lua
 -- RETURNS  units that came back to each counter; below zero what was charged on top
 
 local records = need('records')
-local REFUND, SETTLE, RENEW = 1, 2, 4
+local REFUND, SETTLE, RENEW, REPORT = 1, 2, 4, 5
+
+-- Charge `cost` into the window that holds the mark, an instant, as far as it still counts there.
+local function report(counter, key, cost, mark)
+  local charged, after = counter.report(counter.load(key), cost, mark, key)
+  if charged > 0 then
+    counter.save(key, after, 0)
+  end
+  return -charged
+end
 
 local function amend_one(verb, charge, cost)
   local counter = charge.counter
+  if verb == REPORT then
+    return report(counter, charge.key, cost, charge[1])
+  end
   local state = counter.load(charge.key)
   if not state or cost == 0 or (verb ~= REFUND and not counter.holds) then
     return 0

@@ -143,14 +143,40 @@ local function decide(cost, at, at_part, rate)
 end
 
 local function amends()
-  local function force(cost, at, part, rate)
-    local us, overflows
+  -- The units that pay for a time, rounded up.
+  local function whole_units(us, part)
+    local units = units_in(us, part)
+    local span_us, span_part = span(units)
+    return (span_us ~= us or span_part ~= part) and units + 1 or units
+  end
+
+  -- What is kept once a time more is owed, whether it fits or not.
+  local function raised(more_us, more_part, at, part, rate)
+    local us
     us, part = owed(at, part, rate)
-    us, part, overflows = charge(us, part, min(cost, capacity))
-    if overflows then
+    us, part = us + more_us, part + more_part
+    if part >= limit then
+      us, part = us + 1, part - limit
+    end
+    if exceeds(us, part, full_us, full_part) then
       us, part = full_us, full_part
     end
     return now + us, part, limit
+  end
+
+  local function force(cost, at, part, rate)
+    local more_us, more_part = span(min(cost, capacity))
+    return raised(more_us, more_part, at, part, rate)
+  end
+
+  -- Charge what time has not paid of `units` since `instant`; the mirror image of `refund`.
+  local function report(units, instant, at, part, rate)
+    local more_us, more_part = span(min(units, capacity))
+    more_us = more_us - max(now - instant, 0)
+    if more_us < 0 or (more_us == 0 and more_part == 0) then
+      return 0
+    end
+    return whole_units(more_us, more_part), raised(more_us, more_part, at, part, rate)
   end
 
   -- Take back what time has not paid of `units`. Of a queue only the tail can be, less what has been served.
@@ -167,16 +193,11 @@ local function amends()
     elseif exceeds(back_us, back_part, us, part) then
       back_us, back_part = us, part
     end
-    local back = units_in(back_us, back_part)
-    local whole_us, whole_part = span(back)
-    if whole_us ~= back_us or whole_part ~= back_part then
-      back = back + 1
-    end
     us, part = minus(us, part, back_us, back_part)
-    return back, now + us, part, limit
+    return whole_units(back_us, back_part), now + us, part, limit
   end
 
-  return force, refund
+  return force, refund, report
 end
 
 counter = { read = read, write = write, decide = decide, amends = amends, queues = queues, drains = true }

@@ -61,7 +61,15 @@ local function amends()
     return back, starts, ends, used - back
   end
 
-  return force, refund
+  local function report(units, at, starts, ends, used)
+    starts, ends, used = current(starts, ends, used)
+    if at < min(starts, now) then
+      return 0
+    end
+    return units, starts, ends, min(used + units, MAX_USED)
+  end
+
+  return force, refund, report
 end
 
 counter = { read = read, write = write, decide = decide, amends = amends, stale = stale }

@@ -58,7 +58,15 @@ local function amends()
     return back, ends, used - back
   end
 
-  return force, refund
+  local function report(units, at, ends, used)
+    ends, used = current(ends, used)
+    if at < min(ends - period, now) then
+      return 0
+    end
+    return units, ends, min(used + units, MAX_USED)
+  end
+
+  return force, refund, report
 end
 
 counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }

@@ -7,7 +7,8 @@
 --            once     2, asks, cost, serial, lasts, then asks    an acquire with an id; its record lasts that long;
 --                        cost: of the whole request, if these are not all of its asks, else 0
 --            amend    3, charges, 0, verb, units, serial, lasts, then charges
---                        verb: 1 refund, 2 settle, 3 release, 4 renew; units: -1 is all; serial: -1 is no record
+--                        verb: 1 refund, 2 settle, 3 release, 4 renew, 5 report (mark: when it happened elsewhere);
+--                        units: -1 is all; serial: -1 is no record
 --            reset    4, 0, 0
 --            an ask   quota, cost, advisory (0 or 1), mark       a charge   quota, cost, mark, part of the mark
 -- ARGV[2]  the quotas they refer to, from 1 on, each as ten packed 64-bit integers: letter of the algorithm, whether to

@@ -88,6 +88,11 @@ local function penalised(inner, plain, penalty)
     return back, { state[1], below }
   end
 
+  function counter.report(state, units, at, key)
+    local charged, below = inner.report(state and state[2], units, at, key)
+    return charged, { state and state[1] or 0, below }
+  end
+
   function counter.renew(state, mark, part)
     local renewed = state[2] and inner.renew(state[2], mark, part)
     return renewed and { state[1], renewed } or nil

@@ -108,6 +108,14 @@ return function(limit, period, count_denied)
     return log
   end
 
+  -- Keep what the newest `limit` units need of the log, which has grown to `total`: nothing before can change an answer.
+  local function trim(key, log, total)
+    local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, total - limit + 1)
+    if enough > notes then
+      call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
+    end
+  end
+
   -- Make the set what `log` says; returns when all of it will have left the window, nil if nothing is left.
   function counter.change(key, log)
     if log.stepped then
@@ -127,10 +135,7 @@ return function(limit, period, count_denied)
       call('ZREMRANGEBYSCORE', key, '0', log.gone)
     end
     if trims and not decides_all and log.oldest then
-      local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, log.total + log.cost - limit + 1)
-      if enough > notes then
-        call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
-      end
+      trim(key, log, log.total + log.cost)
     end
     local member, newest = at_rank(key, -1)
     return member and newest >= 0 and newest + period or nil
@@ -157,6 +162,43 @@ return function(limit, period, count_denied)
       call('ZREM', key, '@')
     end
     return back, {}
+  end
+
+  -- Add an entry before the newest one. Entries after it are written again with larger totals.
+  local function insert(key, time, cost)
+    local since, before = '(' .. text(time), nil
+    local found = call('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES')
+    call('ZADD', key, '-1', '@') -- so that the set is not gone in between
+    call('ZREMRANGEBYSCORE', key, since, '+inf')
+    for position = 1, #found, 2 do
+      local entry = read_entry(found[position], tonumber(found[position + 1]))
+      if entry then
+        before = before or entry[2] - entry[3]
+        add_entry(key, entry[1], entry[2] + cost, entry[3])
+      end
+    end
+    add_entry(key, time, before + cost, cost)
+    call('ZREM', key, '@')
+  end
+
+  function counter.report(state, units, at, key)
+    local log = live(state)
+    at = at < now and at or log.at
+    if at <= log.at - period then
+      return 0
+    end
+    local cost = min(units, MAX_USED)
+    if not log.oldest or at >= min(state.newest[1], log.at) then
+      log.at, log.cost, log.forced = at, cost, true
+      return units, log
+    end
+    counter.change(key, log)
+    insert(key, at, cost)
+    if count_denied == 1 then
+      log = live(counter.find(key))
+      trim(key, log, log.total)
+    end
+    return units, {}
   end
 
   return sets.kept(counter)

@@ -91,7 +91,17 @@ local function amends()
     return back, ends, current, previous - back
   end
 
-  return force, refund
+  local function report(units, at, ends, current, previous)
+    ends, current, previous = counters(ends, current, previous)
+    if at >= min(ends - period, now) then
+      return units, ends, min(current + units, MAX_USED), previous
+    elseif at >= ends - 2 * period then
+      return units, ends, current, min(previous + units, MAX_USED)
+    end
+    return 0
+  end
+
+  return force, refund, report
 end
 
 counter = { read = read, write = write, decide = decide, amends = amends, windowed = true }

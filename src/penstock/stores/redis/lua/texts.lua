@@ -6,8 +6,9 @@
 --            decide(cost, x, y, z) -> x, y, z after it, then the eight numbers of the answer
 --            amends() -> force(cost, x, y, z) -> x, y, z
 --                        refund(units, mark, part of the mark, x, y, z) -> units that came back, x, y, z
+--                        report(units, instant, x, y, z) -> units that still count, x, y, z
 -- GIVES    counter.load(key) -> state or nil, until; counter.save(key, state or nil, until); decide, peek, force,
---          refund; counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
+--          refund, report; counter.written(key, state) -> state: the same, as nothing needs to be written before it can be read
 
 local function numbers(state)
   if state then
@@ -17,7 +18,7 @@ end
 
 return function(algorithm)
   local decide_by_numbers, write = algorithm.decide, algorithm.write
-  local force, refund = algorithm.amends()
+  local force, refund, report = algorithm.amends()
 
   local function decide(state, cost)
     local x, y, z, allowed, remaining, retry, reset, more, delay, mark, part = decide_by_numbers(cost, numbers(state))
@@ -55,6 +56,10 @@ return function(algorithm)
     refund = function(state, units, mark, part)
       local back, x, y, z = refund(units, mark, part, numbers(state))
       return back, { x, y, z }
+    end,
+    report = function(state, units, at)
+      local charged, x, y, z = report(units, at, numbers(state))
+      return charged, { x, y, z }
     end,
     written = function(_, state)
       return state
