@@ -151,6 +151,10 @@ class Fleet:
             for desk in self.look()
         )
 
+    def refusals(self) -> list[int]:
+        """Of the store, to those limiters of each node that enforce limits whatever happens."""
+        return [node["local"]["refusals"] for node in self.tell("look")]
+
     def wait_until_ready(self) -> None:
         """Return when all is well, and every limiter knows of all others."""
         wait_until(lambda: self.is_steady, "a fleet that the store answers", pause=0.05)

@@ -56,6 +56,7 @@ class Desk:
         self.behaviour, self.limiter, self._threads = behaviour, limiter, threads
         self.in_a_row = 0  # answers of the store
         self.since = monotonic()  # when the last other one came
+        self.refusals = 0  # of the store
 
     async def call(self, method: str, *args: Any) -> Any:
         ask: Callable[..., Any] = getattr(self.limiter, method)
@@ -68,6 +69,7 @@ class Desk:
             self.in_a_row, self.since = 0, monotonic()
         else:
             self.in_a_row += 1
+            self.refusals += not answer.allowed
 
     @property
     def fallback(self) -> Fallback | None:
@@ -79,6 +81,7 @@ class Desk:
         return {
             "steady": self.in_a_row >= STEADY,
             "since": monotonic() - self.since,
+            "refusals": self.refusals,
             "breakers": self.limiter.store.breakers(),  # type: ignore[union-attr]
             "hosts": fallback.hosts.number if fallback else None,
             "untold": len(fallback.unreported) if fallback else 0,

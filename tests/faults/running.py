@@ -42,8 +42,16 @@ def run(fault: Fault, stage: Stage, *, broken: str | None = None, patience: floa
 
 
 def _comes_back(stage: Stage, patience: float) -> bool:
+    """Whether every node is answered by the store again, and refuses what is used up."""
+    fleet, refusals = stage.fleet, stage.fleet.refusals()
     try:
-        wait_until(lambda: stage.fleet.is_steady, "a fleet that is answered by the store", pause=0.05, within=patience)
+        wait_until(lambda: fleet.is_steady, "a fleet that is answered by the store", pause=0.05, within=patience)
+        wait_until(
+            lambda: all(now > before for now, before in zip(fleet.refusals(), refusals, strict=True)),
+            "a fleet that refuses",
+            pause=0.05,
+            within=patience,
+        )
     except TimeoutError:
         return False
     return True
