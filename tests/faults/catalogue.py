@@ -230,7 +230,8 @@ def flooded(stage: One) -> Iterator[None]:
         stage.require(kept <= 100_000, f"{kept} counters are kept, at most 100,000 agreed")
         grown = first["grown"], second["grown"]
         stage.require(second["grown"] <= max(first["grown"], 64 * 2**20), f"memory grows on: {grown}")
-        stage.note(f"{stage.fleet.kinds[number]}: {grown[0] / 2**20:.0f} MB for {keys:,} keys, {grown[1] / 2**20:+.0f} MB for as many more")
+        more, kind = [f"{size / 2**20:+.0f} MB" for size in grown], stage.fleet.kinds[number]
+        stage.note(f"{kind}: {more[0]} for {keys:,} keys, {more[1]} for as many others")
     stage.hold(60)
     stage.proxy.accept()
     yield
@@ -243,12 +244,11 @@ def herd(stage: One) -> Iterator[None]:
     before = stage.proxy.counts().connections
     with stage.most_clients() as most:
         stage.proxy.accept()
-        wait_until(lambda: stage.fleet.is_steady, "a fleet that is answered again", pause=0.02)
+        yield
     bound = stage.fleet.most_connections()
     stage.require(0 < most() <= bound, f"{most()} connections at once, at most {bound} agreed")
     made = stage.proxy.counts().connections - before
-    stage.note(f"{most()} connections at most (bound {bound}), {made} made")
-    yield
+    stage.note(f"{made} connections made, {most()} at once (bound {bound})")
 
 
 @fault("restarted with what it had", "one server, AOF")

@@ -161,7 +161,8 @@ class Fleet:
         wait_until(self._knows_itself, "hosts that know of one another", pause=0.1)
 
     def _knows_itself(self) -> bool:
-        return all((desk["hosts"] or 0) >= len(self._nodes) for desk in self.look() if desk["hosts"] is not None)
+        known = [node["local"]["hosts"] for node in self.tell("look")]
+        return all(number is None or number >= len(self._nodes) for number in known)
 
     def wait_until_told(self, patience: float = 5.0) -> None:
         """Wait until what was admitted locally has been told to the store, but not for ever."""

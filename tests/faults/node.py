@@ -45,7 +45,7 @@ TICK = 0.005
 PATIENCE = 40.0
 """Seconds after which a call counts as hung. Machines have stood still for 25."""
 
-STEADY = 10
+STEADY = 5
 """Answers of the store in a row, of each limiter, after which all is well again."""
 
 
@@ -83,7 +83,7 @@ class Desk:
             "since": monotonic() - self.since,
             "refusals": self.refusals,
             "breakers": self.limiter.store.breakers(),  # type: ignore[union-attr]
-            "hosts": fallback.hosts.number if fallback else None,
+            "hosts": (fallback.hosts.number or 0) if fallback else None,
             "untold": len(fallback.unreported) if fallback else 0,
         }
 
