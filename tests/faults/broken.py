@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.clock import Micros
-from penstock.layers import DenyCache, Entered, Fallback
+from penstock.layers import Entered, Fallback
 from penstock.layers.stand_ins import admitted, marked
 from penstock.model import Acquire, Op, Outcome, Verdict
 from penstock.stores.redis.replies import not_sent
@@ -35,7 +35,7 @@ class Resentful(Fallback):
 
 
 def _layers(kind: type[Fallback]) -> Callable[[str], dict[str, Any]]:
-    return lambda behaviour: {"layers": [DenyCache(), kind(behaviour)]}  # type: ignore[arg-type]
+    return lambda behaviour: {"layers": [kind(behaviour)]}  # type: ignore[arg-type]
 
 
 BROKEN: dict[str | None, Callable[[str], dict[str, Any]]] = {

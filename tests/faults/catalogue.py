@@ -200,7 +200,7 @@ def corrupt(stage: One) -> Iterator[None]:
     yield
 
 
-@fault("crash holding places", "one server", ci=True)
+@fault("crash holding places", "one server")
 def crashed(stage: One) -> Iterator[None]:
     """A process that holds all places is killed: nobody gives them back, and their ttl does."""
     key, quota, ttl = f"{stage.fleet.generation}-places", "4_concurrent_ttl_2s", 2

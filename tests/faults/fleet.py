@@ -6,7 +6,7 @@ import json
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -122,8 +122,8 @@ class Fleet:
         answers = read(*files)
         for file in files:
             file.unlink()
-        sums = [sum(each[what] for each in told) for what in ("sent", "not_sent", "hung")]
-        return Told(answers, *sums, [name for each in told for name in each["faults"]])
+        sent, not_sent, hung = [sum(each[what] for each in told) for what in ("sent", "not_sent", "hung")]
+        return Told(answers, sent, not_sent, hung, [name for each in told for name in each["faults"]])
 
     def used(self, generation: str) -> dict[str, int]:
         """What the store has counted of the wide counters."""
@@ -166,18 +166,9 @@ class Fleet:
 
     def wait_until_told(self, patience: float = 5.0) -> None:
         """Wait until what was admitted locally has been told to the store, but not for ever."""
-        try:
+        with suppress(TimeoutError):
             wait_until(lambda: not any(desk["untold"] for desk in self.look()), "reports", pause=0.05, within=patience)
-        except TimeoutError:
-            pass
 
     def most_connections(self) -> int:
         """To one server, at any moment."""
         return sum(CONNECTIONS[kind] for kind in self.kinds) * len(BEHAVIOURS)
-
-
-def by_node(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    nodes: dict[str, list[Answer]] = {}
-    for answer in answers:
-        nodes.setdefault(answer.node, []).append(answer)
-    return nodes

@@ -1,4 +1,7 @@
-"""Takes all places of a quota and holds on to them, until it is killed: python -m tests.faults.holder URL PORT KEY QUOTA."""
+"""Takes all places of a quota and holds on to them, until it is killed.
+
+python -m tests.faults.holder URL PORT KEY QUOTA
+"""
 
 from __future__ import annotations
 

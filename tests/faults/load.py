@@ -19,8 +19,11 @@ from penstock.quota import Quota
 LONG = "365 days"
 WIDE = "wide"
 
+HOT = "hot"
+
 QUOTAS = {
-    "spent": f"6/{LONG} fixed_window",  # soon refused: who is known to be refused when the store goes does not begin anew
+    HOT: f"10/{LONG}",  # asked far more often than it admits
+    "spent": f"6/{LONG} fixed_window",  # soon refused: who is known to be, does not begin anew
     "fixed": f"20/{LONG} fixed_window",
     "sliding": f"20/{LONG}",
     "rolling": f"16/{LONG} rolling_window",
@@ -29,6 +32,9 @@ QUOTAS = {
     "window": "12/second fixed_window",
     WIDE: f"1000000/{LONG} fixed_window",
 }
+WEIGHTS = {kind: len(QUOTAS) if kind == HOT else 1 for kind in QUOTAS}
+"""How often each kind is asked for, in proportion."""
+
 COPIES = 3
 """How many counters there are of each kind, so that a cluster has some on every shard."""
 

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock import AsyncLimiter, Limiter, Quota, Verdict
-from penstock.clock import SECOND, Micros, SystemClock, monotonic
+from penstock.clock import Micros, SystemClock, monotonic
 from penstock.events import LayerFailed
 from penstock.layers.fallback import Fallback
 from tests.faults.broken import BROKEN
-from tests.faults.load import BEHAVIOURS, COPIES, QUOTAS, WIDE, Answer, key_of, keys_of, quota_of, write
+from tests.faults.load import BEHAVIOURS, COPIES, QUOTAS, WEIGHTS, WIDE, Answer, key_of, keys_of, quota_of, write
 
 HOST_NAME = "store.faults.test"
 """A name that resolves as long as the file of names is there."""
@@ -129,7 +129,7 @@ class Node:
             return
         self._sent += 1
         (behaviour,) = self._random.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
-        kind = self._random.choice(list(QUOTAS))
+        (kind,) = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))
         key = key_of(self._generation, kind, self._random.randrange(COPIES))
         under_way = self._under_way
         task = asyncio.create_task(self._ask(self._desks[behaviour], key, self._answers))

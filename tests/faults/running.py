@@ -20,9 +20,9 @@ def run(fault: Fault, stage: Stage, *, broken: str | None = None, patience: floa
     fleet, effort = stage.fleet, stage.effort
     trial = Trial(fault.name, fault.topology, hosts=len(fleet.kinds), budgets=fault.budgets)
     stage.notes, stage.broken = trial.notes, trial.broken
+    fleet.wait_until_ready()
     if broken:
         fleet.open(broken)
-    fleet.wait_until_ready()
     fleet.turn()
     Event().wait(effort.before)
     trial.began = _now()

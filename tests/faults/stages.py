@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -122,18 +122,24 @@ class Apart(Stage):
 
 @contextmanager
 def one(folder: Path, effort: Effort, nodes: int = 4, rate: float = RATE) -> Iterator[One]:
-    with Server(FLAVOUR, steppable=can_step_clocks()) as server, FaultProxy(server.address) as proxy:
-        with Fleet(f"redis://{HOST_NAME}:{proxy.port}", folder, nodes, rate) as fleet:
-            yield One(fleet, effort, server=server, proxy=proxy)
+    with (
+        Server(FLAVOUR, steppable=can_step_clocks()) as server,
+        FaultProxy(server.address) as proxy,
+        Fleet(f"redis://{HOST_NAME}:{proxy.port}", folder, nodes, rate) as fleet,
+    ):
+        yield One(fleet, effort, server=server, proxy=proxy)
 
 
 @contextmanager
 def durable(folder: Path, effort: Effort) -> Iterator[One]:
     """One server that writes down what it does before it answers."""
     config = ("appendonly yes", "appendfsync always")
-    with Server(FLAVOUR, config=config) as server, FaultProxy(server.address) as proxy:
-        with Fleet(f"redis://{HOST_NAME}:{proxy.port}", folder) as fleet:
-            yield One(fleet, effort, server=server, proxy=proxy)
+    with (
+        Server(FLAVOUR, config=config) as server,
+        FaultProxy(server.address) as proxy,
+        Fleet(f"redis://{HOST_NAME}:{proxy.port}", folder) as fleet,
+    ):
+        yield One(fleet, effort, server=server, proxy=proxy)
 
 
 @contextmanager
@@ -144,9 +150,11 @@ def eight(folder: Path, effort: Effort) -> Iterator[One]:
 
 @contextmanager
 def watched(folder: Path, effort: Effort, min_replicas: int = 0) -> Iterator[Watched]:
-    with SentinelSet(FLAVOUR, min_replicas=min_replicas, max_lag=1 if min_replicas else 10) as servers:
-        with Fleet(servers.url, folder) as fleet:
-            yield Watched(fleet, effort, servers=servers)
+    with (
+        SentinelSet(FLAVOUR, min_replicas=min_replicas, max_lag=1 if min_replicas else 10) as servers,
+        Fleet(servers.url, folder) as fleet,
+    ):
+        yield Watched(fleet, effort, servers=servers)
 
 
 @contextmanager
@@ -196,7 +204,7 @@ def can_have_own_network() -> bool:
     return subprocess.run((*IN_OWN_NETWORK, *cable), capture_output=True, check=False).returncode == 0
 
 
-STAGES = {
+STAGES: dict[str, Callable[[Path, Effort], AbstractContextManager[Stage]]] = {
     "one server": one,
     "one server, AOF": durable,
     "one server, 8 hosts": eight,
@@ -234,5 +242,3 @@ class Stages:
 
 def is_installed() -> bool:
     return binary(FLAVOUR) is not None
-
-
