@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.clock import SECOND
+from penstock.clock import SECOND, monotonic
 from penstock.testing.clock_shim import can_step_clocks
 from penstock.testing.clusters import SLOTS
 from penstock.testing.faults import Flow
@@ -223,7 +223,7 @@ def crashed(stage: One) -> Iterator[None]:
 @fault("60 s outage, 100,000 keys", "one server")
 def flooded(stage: One) -> Iterator[None]:
     stage.cut()
-    keys = stage.effort.keys
+    began, keys = monotonic(), stage.effort.keys
     for number in (0, 1):
         first, second = [stage.fleet.tell_one(number, f"flood {keys}") for _ in range(2)]
         kept = second["untold"]
@@ -232,7 +232,7 @@ def flooded(stage: One) -> Iterator[None]:
         stage.require(second["grown"] <= max(first["grown"], 64 * 2**20), f"memory grows on: {grown}")
         more, kind = [f"{size / 2**20:+.0f} MB" for size in grown], stage.fleet.kinds[number]
         stage.note(f"{kind}: {more[0]} for {keys:,} keys, {more[1]} for as many others")
-    stage.hold(60)
+    stage.hold(max(60 - (monotonic() - began), 0))
     stage.proxy.accept()
     yield
 
