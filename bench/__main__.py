@@ -27,6 +27,8 @@ from bench import (
     redis_memory,
     redis_share,
     redis_topologies,
+    resilience,
+    shedding,
     threads,
     waiting,
 )
@@ -39,6 +41,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "calls": calls.measure,
     "amending": amending.measure,
     "waiting": waiting.measure,
+    "shedding": shedding.measure,
     "locks": locks.measure,
     "threads": threads.measure,
     "growth_with_keys": growth_with_keys.measure,
@@ -50,6 +53,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_share": redis_share.measure,
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
+    "resilience": resilience.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

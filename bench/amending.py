@@ -32,6 +32,8 @@ def measure(effort: Effort) -> Report:
         columns = ["CPU ns per call", "", f"{count:,} keys", "÷ acquire"]
         notes = [
             "acquire: sliding_window, allowed. hold + release: `with limiter.hold(...)`, and the object in between.",
+            "Keys are known before the rounds, but not to hold and the second acquire: of many, most are new to them.",
+            "reserve: an acquire with an id of its own, which leaves a record.",
             "What a settlement settles was reserved before, untimed; in reserve + settle it is timed.",
         ]
         report.tables.append(Table(f"Holding and settling, {count:,} keys", columns, rows, notes))
@@ -55,8 +57,8 @@ def _turns(count: int, effort: Effort) -> list[list[str]]:
 
 def _blocking(count: int, effort: Effort) -> dict[str, Run]:
     turns = _turns(count, effort)
-    rates, places, reserving, less, more = (Limiter(MemoryStore(max_keys=ROOM)) for _ in range(5))
-    for limiter in (rates, reserving, less, more):
+    rates, fresh, places, once, reserving, less, more = (Limiter(MemoryStore(max_keys=ROOM)) for _ in range(7))
+    for limiter in (rates, once, reserving, less, more):
         asking(limiter, RATE)(keys(count))
 
     def hold_each(some: Iterable[str]) -> None:
@@ -65,6 +67,10 @@ def _blocking(count: int, effort: Effort) -> dict[str, Run]:
                 pass
 
     def reserve_each(some: Iterable[str]) -> None:
+        for key in some:
+            once.reserve(key, RATE, cost=ESTIMATE)
+
+    def settle_own(some: Iterable[str]) -> None:
         for key in some:
             with reserving.reserve(key, RATE, cost=ESTIMATE) as reservation:
                 reservation.settle(1)
@@ -81,8 +87,10 @@ def _blocking(count: int, effort: Effort) -> dict[str, Run]:
 
     return {
         "acquire": cpu_ns_of_each(asking(rates, RATE), turns),
+        "acquire, keys not known before": cpu_ns_of_each(asking(fresh, RATE), turns),
         "hold + release": cpu_ns_of_each(hold_each, turns),
-        "reserve + settle": cpu_ns_of_each(reserve_each, turns),
+        "reserve": cpu_ns_of_each(reserve_each, turns),
+        "reserve + settle": cpu_ns_of_each(settle_own, turns),
         "settle for less": settle_each(less, ESTIMATE - 1),
         "settle for more": settle_each(more, ESTIMATE + 1),
     }
@@ -91,19 +99,23 @@ def _blocking(count: int, effort: Effort) -> dict[str, Run]:
 def _awaited(count: int, effort: Effort) -> dict[str, Run]:
     turns = _turns(count, effort)
     runner = asyncio.Runner()
-    rates, places, less, more = (AsyncLimiter(AsyncMemoryStore(MemoryStore(max_keys=ROOM))) for _ in range(4))
+    rates, places, once, less, more = (AsyncLimiter(AsyncMemoryStore(MemoryStore(max_keys=ROOM))) for _ in range(5))
 
     async def acquire_each(limiter: AsyncLimiter, some: Iterable[str]) -> None:
         for key in some:
             await limiter.acquire(key, RATE)
 
-    for limiter in (rates, less, more):
+    for limiter in (rates, once, less, more):
         runner.run(acquire_each(limiter, keys(count)))
 
     async def hold_each(some: Iterable[str]) -> None:
         for key in some:
             async with places.hold(key, PLACES):
                 pass
+
+    async def reserve_each(some: Iterable[str]) -> None:
+        for key in some:
+            await once.reserve(key, RATE, cost=ESTIMATE)
 
     async def reserved(limiter: AsyncLimiter, some: Iterable[str]) -> list[Verdict]:
         return [(await limiter.reserve(key, RATE, cost=ESTIMATE)).verdict for key in some]
@@ -120,6 +132,7 @@ def _awaited(count: int, effort: Effort) -> dict[str, Run]:
     return {
         "acquire": cpu_ns_of_each(lambda some: runner.run(acquire_each(rates, some)), turns),
         "hold + release": cpu_ns_of_each(lambda some: runner.run(hold_each(some)), turns),
+        "reserve": cpu_ns_of_each(lambda some: runner.run(reserve_each(some)), turns),
         "settle for less": settle_each(less, ESTIMATE - 1),
         "settle for more": settle_each(more, ESTIMATE + 1),
     }

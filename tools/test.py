@@ -33,8 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROOF = ROOT / "docs" / "proof.md"
 COVERAGE_AT_LEAST = 95
 
-# Threads that switch every few microseconds stand still under a tracer; what they run is covered by the unit tests.
-UNTRACED = ("integration",)
+# Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines many
+# times over; what they run is covered by the unit tests.
+UNTRACED = ("conformance", "integration")
 
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),

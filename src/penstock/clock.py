@@ -52,6 +52,12 @@ class SystemClock:
                 await woken.wait()
 
 
+class SteadyClock(SystemClock):
+    """Counts from some instant or other and is never set: for spans of time, where nothing is compared with others."""
+
+    time_ns = staticmethod(time.monotonic_ns)
+
+
 class ManualClock:
     """A clock that moves only when told to, for tests that never sleep. Who waits by it moves it, and waits no longer.
 

@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 from penstock.clock import SECOND, Clock, Micros
 from penstock.errors import InvalidInput, StoreError
 from penstock.events import Hook, LayerFailed, nobody, tell
-from penstock.layers.base import Due, Layer
+from penstock.layers.base import Due, ForOne, Layer
 from penstock.layers.stand_ins import instead
-from penstock.model import Acquire, Failed, OnFailure, Op, Outcome
+from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
 from penstock.stores.base import AsyncStore, Store
 
 NEVER: Micros = 2**63
@@ -44,6 +44,7 @@ class _Chain:
     def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure | None, hook: Hook) -> None:
         self.layers = tuple(layers)
         self._upwards = tuple(reversed(self.layers))
+        self.short = all([isinstance(layer, ForOne) for layer in layers])  # noqa: C419
         self.clock = clock
         self._time_ns = clock.time_ns
         self._on_failure = None if on_failure == "raise" else on_failure
@@ -73,6 +74,23 @@ class _Chain:
             outcomes = layer.leave(tokens.pop(), outcomes, now)
         return outcomes
 
+    def down_one(self, op: Acquire, now: Micros) -> list[Any]:
+        """The layers' tokens for a lone request; the last one is a verdict if it was answered."""
+        tokens = []
+        for layer in self.layers:
+            token = layer.enter_one(op, now)  # type: ignore[attr-defined]
+            tokens.append(token)
+            if token.__class__ is Verdict:
+                break
+        return tokens
+
+    def up_one(self, op: Acquire, outcome: Outcome, tokens: list[Any]) -> Outcome:
+        """What the layers that were passed make of a refusal or failure."""
+        now = self._time_ns() // 1_000
+        for position in range(len(tokens) - 1, -1, -1):
+            outcome = self.layers[position].leave_one(tokens[position], op, outcome, now)  # type: ignore[attr-defined]
+        return outcome
+
     def due(self, now: Micros) -> Work:
         """The layers' own work. `due_at` is the next instant at which there may be more."""
         work = [(position, layer.due(now)) for position, layer in enumerate(self.layers)]
@@ -93,6 +111,10 @@ class _Chain:
             self._busy_until = now + BUSY
         return work
 
+    def is_pending(self) -> bool:
+        """Whether a layer has something to say to the store before it is too late."""
+        return any(getattr(layer, "pending", False) for layer in self.layers)
+
     def end_due(self, error: BaseException | None = None) -> None:
         self._busy_until = 0
         if error is not None:
@@ -105,7 +127,8 @@ class _Chain:
         now = self.now()
         self._note(error, now)
         failed = Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")
-        return [instead(op, now, closed=self._is_closed(op)) or failed for op in ops]
+        answers = [instead(op, now, closed=self._is_closed(op)) for op in ops]
+        return [failed if answer is None else answer for answer in answers]
 
     def _is_closed(self, op: Op) -> bool:
         return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"
@@ -148,11 +171,38 @@ class Driver:
         except Exception as error:
             return chain.stand_in(ops, error)
 
+    def decide(self, op: Acquire) -> Outcome:
+        """What the store says of one request, through all layers; by the short way if they have one."""
+        chain = self._chain
+        if not chain.short or op[1] or op[2] is not None or not chain.layers:
+            return self.run((op,))[0]
+        now = chain._time_ns() // 1_000
+        if now >= chain.due_at:
+            self._start_due(now)
+        try:
+            tokens = chain.down_one(op, now)
+            if tokens[-1].__class__ is Verdict:
+                return chain.up_one(op, tokens.pop(), tokens)
+            outcome = self._store.run((op,))[0]
+            if outcome.__class__ is Verdict and outcome[0][0]:
+                return outcome
+            return chain.up_one(op, outcome, tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in((op,), error)[0]
+
     def run_due(self) -> Micros | None:
         """Do what the layers want done; the answer is when to come again."""
         chain = self._chain
         self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
+
+    def finish(self) -> None:
+        """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        with suppress(Exception):
+            if self._chain.is_pending():
+                self.run_due()
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)
@@ -210,11 +260,38 @@ class AsyncDriver:
         except Exception as error:
             return chain.stand_in(ops, error)
 
+    async def decide(self, op: Acquire) -> Outcome:
+        """What the store says of one request, through all layers; by the short way if they have one."""
+        chain = self._chain
+        if not chain.short or op[1] or op[2] is not None or not chain.layers:
+            return (await self.run((op,)))[0]
+        now = chain._time_ns() // 1_000
+        if now >= chain.due_at:
+            self._start_due(now)
+        try:
+            tokens = chain.down_one(op, now)
+            if tokens[-1].__class__ is Verdict:
+                return chain.up_one(op, tokens.pop(), tokens)
+            outcome = (await self._store.run((op,)))[0]
+            if outcome.__class__ is Verdict and outcome[0][0]:
+                return outcome
+            return chain.up_one(op, outcome, tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in((op,), error)[0]
+
     async def run_due(self) -> Micros | None:
         """Do what the layers want done; the answer is when to come again."""
         chain = self._chain
         await self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
+
+    async def finish(self) -> None:
+        """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        with suppress(Exception):
+            if self._chain.is_pending():
+                await self.run_due()
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)

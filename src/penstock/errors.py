@@ -8,7 +8,8 @@
     │   │   └── CostExceedsLimit       a cost that can never fit: waiting would not help
     │   ├── InvalidRequest             asks that contradict each other
     │   ├── InvalidReceipt             something to give back that was never charged
-    │   └── InvalidOption              a setting that is unknown or out of range
+    │   ├── InvalidOption              a setting that is unknown or out of range
+    │   └── InvalidRules               rules that cannot be read, or contradict each other: all faults at once
     ├── RateLimited                    raised only by helpers whose name or documentation says so
     └── StoreError                     the store could not answer
 
@@ -19,7 +20,8 @@ Messages name the thing, the value and what was expected. Keys are identities, s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.model import Verdict
@@ -70,6 +72,36 @@ class InvalidReceipt(InvalidInput):
 
 class InvalidOption(InvalidInput):
     """A setting that is unknown or out of range."""
+
+
+class Fault(NamedTuple):
+    """One mistake in a file: where it is, what stands there, what is wrong with it, and what was expected.
+
+    `line` is 0 where the whole file is meant; `path`, `value` and `problem` are empty where there is nothing to say.
+    """
+
+    file: str
+    line: int
+    path: str
+    value: str
+    problem: str
+    expected: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        says = f"{self.problem} (expected {self.expected})" if self.problem else f"expected {self.expected}"
+        return ": ".join(part for part in (where, self.path, self.value, says) if part)
+
+
+class InvalidRules(InvalidInput):
+    """Rules that cannot be read, or contradict each other; `faults` lists everything that is wrong, a line each."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+    def __reduce__(self) -> tuple[type[InvalidRules], tuple[tuple[Fault, ...]]]:
+        return (InvalidRules, (self.faults,))
 
 
 class RateLimited(PenstockError):

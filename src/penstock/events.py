@@ -49,6 +49,48 @@ class LayerFailed(NamedTuple):
     error: str
 
 
+class Shedding(NamedTuple):
+    """A shedder sheds more or less than before: its levels, the pressure it saw, and the signal that said so."""
+
+    was: int
+    level: int
+    pressure: float
+    why: str
+
+
+class LimitScaled(NamedTuple):
+    """A limit was scaled: the quota that held before, and the one that holds now, as text."""
+
+    was: str
+    quota: str
+
+
+class SignalFailed(NamedTuple):
+    """A signal raised, or returned what is no pressure, and so counts as none. Told once, until it works again."""
+
+    signal: str
+    error: str
+
+
+class RulesLoaded(NamedTuple):
+    """The rules of a file are in force; `version` names its content."""
+
+    file: str
+    version: str
+
+
+class RulesRefused(NamedTuple):
+    """A file of rules cannot be used, and the rules before it stay in force.
+
+    `why` is the first of so many `faults`; `version` names the content, and is empty if it could not be read.
+    """
+
+    file: str
+    version: str
+    faults: int
+    why: str
+
+
 def nobody(event: Any) -> None:
     """The hook of those who do not want to know."""
 

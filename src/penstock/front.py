@@ -63,6 +63,7 @@ class Front:
         if in_process is not None and clock not in (None, in_process.clock):
             raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
         self._bind = None if in_process is None or layers else in_process.bind
+        self._bind_once = None if in_process is None or layers else in_process.bind_once
         self._bind_amends = None if in_process is None or layers else in_process.bind_amends
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
@@ -110,6 +111,26 @@ class Front:
                 self._direct.clear()
             self._direct[quota] = ask
         return ask
+
+    def _at_once(self, key: Key, quota: QuotaLike, cost: int, id: Id | None) -> Verdict | None:
+        """What `acquire` answers, if the store is in this process, so that there is nothing to await."""
+        try:
+            ask = self._direct[quota]
+        except (KeyError, TypeError):
+            ask = self._direct_ask(quota)
+        if ask is None or id is not None:
+            return None if id is None else self._direct_once(key, quota, cost, id)
+        time_ns = self._time_ns
+        verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
+        return verdict
+
+    def _direct_once(self, key: Key, quota: QuotaLike, cost: int, id: Id) -> Verdict | None:
+        """What a request with an id is answered, if its store has a short way: a single ask."""
+        parts = self._quotas(quota)
+        if self._bind_once is None or len(parts) != 1:
+            return None
+        once = self._bind_once(parts[0])
+        return once(check_key(key), cost, _check_id(id), self._time_ns() // 1_000)
 
     def _direct_asks(self, requests: Sequence[Request]) -> Iterable[tuple[DirectAsk, Key]] | None:
         """The store's own function for each request, if it has one for all and nothing needs a closer look."""
@@ -193,6 +214,19 @@ class Front:
         refund, _ = amends
         time_ns = self._time_ns
         return new(Amended, ((refund(key, cost, mark, time_ns() // 1_000),),))
+
+    def _gave_back(self, held: Verdict) -> bool:
+        """Give back the place that came with an admitted request, if the store has a short way; False if not."""
+        if len(held) != 6 or held[5]:
+            return False
+        answer, _, key, quota, cost, _ = held  # a single ask, so it is for the place
+        amends = self._amends.get(quota) or self._direct_amends(quota)
+        if amends is None:
+            return False
+        refund, _ = amends
+        time_ns = self._time_ns
+        refund(key, cost, answer[6], time_ns() // 1_000)
+        return True
 
     def _refund(self, charged: Verdict | Receipt, units: int | None) -> Amend:
         receipt = self._receipt("refund", charged)

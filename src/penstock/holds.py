@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from weakref import ref
 
 from penstock.clock import SECOND
@@ -75,7 +75,7 @@ class Hold(Granted):
         """Give the place back. Doing so late or twice changes nothing."""
         if self._ended is not None:
             self._ended.set()
-        if self.verdict[0][0]:
+        if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
             self._limiter.release(self.verdict)
 
     def __enter__(self) -> Self:
@@ -131,7 +131,7 @@ class AsyncHold(Granted):
         """Give the place back. Doing so late or twice changes nothing."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if self.verdict[0][0]:
+        if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
             await self._limiter.release(self.verdict)
 
     async def __aenter__(self) -> Self:
@@ -213,9 +213,12 @@ T = TypeVar("T", bound=_Entered)
 class Opening(Generic[T]):
     """Something on its way: await it to have it in hand, or enter it with `async with`."""
 
+    __slots__ = ("_coming", "_here")
+
+    _here: T  # once it is entered
+
     def __init__(self, coming: Coroutine[Any, Any, T]) -> None:
         self._coming = coming
-        self._here: T | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._coming.__await__()
@@ -226,7 +229,7 @@ class Opening(Generic[T]):
         return here
 
     def __aexit__(self, *error: object) -> Coroutine[Any, Any, None]:
-        return cast("T", self._here).__aexit__(*error)  # a coroutine less than awaiting it
+        return self._here.__aexit__(*error)  # a coroutine less than awaiting it
 
 
 def holds_place(verdict: Verdict) -> bool:

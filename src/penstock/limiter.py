@@ -53,6 +53,10 @@ class Limiter(Front):
     it decides and charges. `wait` waits instead of refusing, `hold` limits what runs at once, `reserve` charges an
     estimate that is settled later, and the `limit` decorator does any of these around a function.
 
+    `on_failure` says what happens when a shared store cannot answer: "local" (the default: this process decides for its
+    share of the limit), "open", "closed" or "raise". `hook` is told of events; see `penstock.events`. `layers` are
+    a deny cache and a fallback over a shared store, unless you have others in mind.
+
     >>> limiter = Limiter()
     >>> if not limiter.acquire("alice", "100/minute"):
     ...     ...  # refuse
@@ -96,7 +100,8 @@ class Limiter(Front):
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             ask = self._direct_ask(quota)
         if ask is None or id is not None:
-            return self._run(self._acquire(key, quota, cost, request_id=id))
+            known = None if id is None else self._direct_once(key, quota, cost, id)
+            return self._run(self._acquire(key, quota, cost, request_id=id)) if known is None else known
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         return ask(key, cost, time_ns() // 1_000)  # type: ignore[no-any-return]
 
@@ -286,6 +291,8 @@ class Limiter(Front):
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
+        if not self._closed:
+            self._driver.finish()
         self._shut()
         if self._owns_store:
             self.store.close()
@@ -297,7 +304,7 @@ class Limiter(Front):
         self.close()
 
     def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(self._driver.run([op])[0])
+        return verdict_of(self._driver.decide(op))
 
 
 class AsyncLimiter(Front):
@@ -342,7 +349,10 @@ class AsyncLimiter(Front):
             verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
             if verdict is not None:
                 return verdict
-        return verdict_of((await self._driver.run([self._acquire(key, quota, cost, request_id=id)]))[0])
+        known = None if id is None else self._direct_once(key, quota, cost, id)
+        if known is not None:
+            return known
+        return verdict_of(await self._driver.decide(self._acquire(key, quota, cost, request_id=id)))
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -422,10 +432,12 @@ class AsyncLimiter(Front):
     async def _hold(
         self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None, *, renew: bool
     ) -> AsyncHold:
-        if timeout == 0:
-            hold = AsyncHold(self, await self.acquire(key, quota, cost, id))
-        else:
-            hold = AsyncHold(self, await self.wait(key, quota, cost, timeout=timeout, id=id))
+        verdict = self._at_once(key, quota, cost, id) if timeout == 0 else None  # spares a coroutine
+        if verdict is None and timeout == 0:
+            verdict = await self.acquire(key, quota, cost, id)
+        elif verdict is None:
+            verdict = await self.wait(key, quota, cost, timeout=timeout, id=id)
+        hold = AsyncHold(self, verdict)
         if renew:
             hold._keep()
         return hold
@@ -534,6 +546,8 @@ class AsyncLimiter(Front):
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
+        if not self._closed:
+            await self._driver.finish()
         self._shut()
         if self._owns_store:
             await self.store.close()
@@ -545,7 +559,7 @@ class AsyncLimiter(Front):
         await self.close()
 
     async def _run(self, op: Acquire) -> Verdict:
-        return verdict_of((await self._driver.run([op]))[0])
+        return verdict_of(await self._driver.decide(op))
 
 
 def _set(woken: threading.Event) -> bool:

@@ -168,7 +168,8 @@ class Verdict(Decision):
     It reads like a decision: the tightest one, which is the refused one with the longest wait, else the one with the
     smallest share left (a `min_interval` last). With a single ask there is nothing to choose, and the verdict is the
     only object made. Its sixth item holds the decisions if there were several; the seventh, if the request had an id,
-    names its record; the eighth, if the store could not answer, says who did.
+    is the store's own name for its record, which a receipt carries as text; the eighth, if the store could not answer,
+    says who did.
     """
 
     __slots__ = ()
@@ -186,7 +187,8 @@ class Verdict(Decision):
             charges: tuple[Charge, ...] = (Charge(key, quota, cost, mark),) if mark != NOT_CHARGED else ()
         else:
             charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self[5] if d.mark != NOT_CHARGED)
-        return Receipt(charges, self[6] if len(self) > 6 else None, self.source) if charges else None
+        record = self[6] if len(self) > 6 else None
+        return Receipt(charges, None if record is None else str(record), self.source) if charges else None
 
     @property
     def source(self) -> Source:
@@ -199,7 +201,7 @@ class Verdict(Decision):
         return len(self) > 7
 
     @classmethod
-    def of(cls, decisions: tuple[Decision, ...], record: str | None = None) -> Verdict:
+    def of(cls, decisions: tuple[Decision, ...], record: object = None) -> Verdict:
         """The verdict that follows from the decisions on all asks of a request."""
         named = () if record is None else (record,)
         several = decisions if len(decisions) > 1 or decisions[0].advisory else ()

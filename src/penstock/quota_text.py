@@ -89,6 +89,13 @@ def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
     return list(_Reader(text, algorithms).quotas())
 
 
+def read_duration(text: str) -> Micros:
+    """Microseconds in `"250ms"`, `"15 m"`."""
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise InvalidQuota(f'duration {shown(text)}: expected text such as "250ms"')
+    return _Reader(text, ()).duration()
+
+
 def write_period(micros: Micros) -> str:
     """`"minute"`, `"5 minutes"`: the largest unit that divides."""
     name = _largest_unit(micros)
@@ -132,6 +139,13 @@ class _Reader:
             self.at += 1
             if self._peek():  # a trailing separator is harmless
                 yield self._quota()
+
+    def duration(self) -> Micros:
+        """A duration, and nothing behind it."""
+        micros = self._duration()
+        if self._peek():
+            self._fail("unexpected", "nothing more")
+        return micros
 
     def _quota(self) -> QuotaFields:
         fields: QuotaFields = {}

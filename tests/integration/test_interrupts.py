@@ -50,10 +50,7 @@ class Hammer:
     def interrupt(self) -> None:
         """Raise `Interruption` in the thread, and wait until it has survived it."""
         rounds = self.rounds
-        raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self.thread.ident or 0), ctypes.py_object(Interruption)
-        )
-        assert raised == 1
+        interrupt(self.thread)
         self.wait(lambda: self.rounds > rounds)
 
     def wait(self, condition: Callable[[], bool]) -> None:
@@ -63,9 +60,15 @@ class Hammer:
             self.thread.join(0.000_05)
 
 
-def interrupted_often(call: Callable[[int], object]) -> list[BaseException]:
+def interrupt(thread: Thread) -> None:
+    """Raise `Interruption` in a thread, wherever it is."""
+    ident, kind = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interruption)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, kind) == 1
+
+
+def interrupted_often(call: Callable[[int], object] | Hammer) -> list[BaseException]:
     """The errors of other kinds when `call` is called in a thread that is interrupted again and again."""
-    hammer = Hammer(call)
+    hammer = call if isinstance(call, Hammer) else Hammer(call)
     gc.disable()  # in a finaliser, Python would swallow the interrupt
     with hasty_switching():
         hammer.thread.start()

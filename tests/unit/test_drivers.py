@@ -1,5 +1,7 @@
 """Both drivers, with the layers a chain can have: one that counts, one that answers, one with work of its own."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -8,8 +10,9 @@ import pytest
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, StoreError
 from penstock.clock import Micros
 from penstock.drivers import AsyncDriver, Driver
+from penstock.events import LayerFailed
 from penstock.layers import Due, Entered, Layer
-from penstock.model import Acquire, Amended, Ask, Failed, Op, Outcome, Reset, Verdict
+from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Outcome, Reset, Verdict
 from penstock.stores import AsyncMemoryStore, MemoryStore
 from tests.unit.support import Passing, finish
 
@@ -269,3 +272,111 @@ def test_layers_and_store_share_the_stores_clock(clock: ManualClock) -> None:
     seen: list[Any] = []
     Limiter(MemoryStore(clock=clock), layers=[Recorder("only", seen)]).acquire("alice", QUOTA)
     assert {entry[3] for entry in seen} == {clock.micros}
+
+
+class Broken(Passing):
+    """A layer with a fault, on the way down or up, or when it is asked what is due."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def _maybe(self, where: str) -> None:
+        if self.where == where:
+            raise ZeroDivisionError("a secret identity")
+
+    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        self._maybe("down")
+        return super().enter(ops, now)
+
+    def leave(self, token: object, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+        self._maybe("up")
+        return super().leave(token, outcomes, now)
+
+    def due(self, now: Micros) -> Due:
+        self._maybe("due")
+        return super().due(now)
+
+
+class BrokenStore(MemoryStore):
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        raise ZeroDivisionError
+
+
+FAULTS: dict[str, Callable[[], tuple[MemoryStore, list[Layer]]]] = {
+    "on the way down": lambda: (MemoryStore(), [Broken("down")]),
+    "on the way up": lambda: (MemoryStore(), [Broken("up")]),
+    "in the store": lambda: (BrokenStore(), [Passing()]),
+}
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("on_failure", "own", "source"),
+    [("local", None, "open"), ("open", None, "open"), ("closed", None, "closed"), ("open", "closed", "closed")],
+)
+def test_a_fault_of_our_own_is_answered_and_told_and_never_raised(
+    kind: str, fault: str, on_failure: Any, own: Any, source: str
+) -> None:
+    store, layers = FAULTS[fault]()
+    told: list[Any] = []
+    running: Running
+    if kind == "blocking":
+        running = Driver(store, layers, ManualClock(), on_failure, told.append)
+    else:
+        running = FinishedDriver(AsyncDriver(AsyncMemoryStore(store), layers, ManualClock(), on_failure, told.append))
+    receipt = Verdict(((True, 9, 0, 0, 0, 0, 5), 1, "alice", QUOTA, 1, ())).receipt
+    assert receipt is not None
+    decided, amended, reset = running.run(
+        [ask("alice")._replace(on_failure=own), Amend(receipt, "refund"), Reset("alice", QUOTA)]
+    )
+    assert isinstance(decided, Verdict)
+    assert decided.source == source
+    assert amended == Amended((0,))
+    assert isinstance(reset, Failed)
+    assert told == [LayerFailed("driver", "ZeroDivisionError")]
+
+
+def test_a_fault_is_raised_where_that_is_wanted() -> None:
+    with pytest.raises(ZeroDivisionError):
+        Driver(MemoryStore(), [Broken("down")], ManualClock(), "raise").run([ask("alice")])
+
+
+def test_a_fault_in_what_is_due_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    driver = Driver(MemoryStore(clock=clock), [Broken("due")], clock, "local")
+    for _ in range(3):
+        assert driver.run([ask("alice")])[0]
+    assert len(caplog.records) == 1
+
+
+def due_once(seen: list[Any], done: threading.Event | None = None) -> Layer:
+    class Once(Housekeeping):
+        def due(self, now: Micros) -> Due:
+            due = super().due(now)
+            self.own = Due()
+            return due
+
+        def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
+            if token == "own" and done is not None:
+                done.set()
+            return super().leave(token, outcomes, now)
+
+    return Once("only", seen, [ask("its own")], None)
+
+
+def test_whoever_comes_by_has_a_thread_do_what_is_due(store: Watched, clock: ManualClock) -> None:
+    done = threading.Event()
+    driver = Driver(store, [due_once([], done)], clock)
+    driver.run([ask("alice")])
+    assert done.wait(30)
+    driver.run([ask("alice")])
+    keys = [op.asks[0].key for batch in store.batches for op in batch if isinstance(op, Acquire)]
+    assert sorted(map(str, keys)) == ["alice", "alice", "its own"]
+
+
+async def test_whoever_comes_by_has_a_task_do_what_is_due(store: Watched, clock: ManualClock) -> None:
+    driver = AsyncDriver(AsyncMemoryStore(store), [due_once([])], clock)
+    await driver.run([ask("alice")])
+    await asyncio.gather(*driver._tasks)
+    assert len(store.batches) == 2

@@ -68,7 +68,7 @@ def _without_letter(op: Op) -> Op:
 
 def _with_letter(outcome: Outcome, letter: str) -> Outcome:
     if isinstance(outcome, Verdict) and len(outcome) > 6:
-        return Verdict((*outcome[:6], letter + outcome[6]))
+        return Verdict((*outcome[:6], letter + str(outcome[6])))
     return outcome
 
 

@@ -1,10 +1,16 @@
 """A request with an id is charged once, however often it is asked."""
 
+import pickle
+import random
+
 import pytest
 
-from penstock import AsyncLimiter, Limiter, ManualClock
+from penstock import Amended, AsyncLimiter, Limiter, ManualClock, Quota, Receipt, Verdict
 from penstock.errors import InvalidRequest
+from penstock.front import Id, QuotaLike
+from penstock.model import Key, Outcome
 from penstock.stores import MemoryStore
+from tests.unit.support import Passing
 
 RATE = "100/minute"
 
@@ -306,3 +312,94 @@ async def test_ids_work_for_asyncio_alike(clock: ManualClock) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await limiter.acquire("alice", RATE, id="")
     assert str(caught.value) == "id of 0 bytes: expected 1 to 255"
+
+
+# ---------------------------------------------------------------- the short way and the long one
+
+
+def history(limiter: Limiter, clock: ManualClock, seed: int) -> list[object]:
+    """What a generated sequence of requests with ids and of amendments is answered, marks of places left out."""
+    chance = random.Random(seed)
+    texts = ["5/second fixed_window", "5/second", "5/second rolling_window", "5/second gcra", "5/second queue 4"]
+    texts += ["5/day calendar UTC", "5 concurrent ttl 2s", "5/second penalty 400ms", "5/second gcra count denied"]
+    texts += ["min_interval 50ms", "7/second gcra burst 5"]
+    quotas: list[QuotaLike] = [*texts, *map(Quota.parse, texts[:8]), ["5/second", "20/minute"]]
+    keys: list[Key] = ["a", "b", ("a", "b"), ("b",), "é"]
+    ids: list[Id] = ["x", "y", b"z"]
+    verdicts: list[Verdict] = []
+    said: list[object] = []
+    for _ in range(1_500):
+        quota, key, cost = chance.choice(quotas), chance.choice(keys), chance.choice([1, 2, 3])
+        charged = [verdict for verdict in verdicts[-6:] if verdict.receipt]
+        match chance.randrange(9):
+            case 0 | 1 if charged:
+                said.append(limiter.settle(chance.choice(charged), chance.choice([0, 1, 2, 3, 9])))
+            case 2 if charged:
+                said.append(limiter.settle(chance.choice(charged).receipt or charged[0], cost))
+            case 3 if charged:
+                said.append(limiter.refund(chance.choice(charged), chance.choice([None, 1])))
+            case 4:
+                clock.advance(chance.choice([0.01, 0.3, 1.7, 70]))
+            case 5:
+                limiter.reset(key, quota)
+            case _:
+                verdicts.append(limiter.acquire(key, quota, cost, id=chance.choice(ids)))
+                said.append([(*decision.answer[:6], *decision[1:]) for decision in verdicts[-1].decisions])
+    return said
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_way_to_the_store_treats_requests_with_an_id_alike(seed: int) -> None:
+    clocks = [ManualClock(1_700_000_040) for _ in range(2)]
+    short = history(Limiter(clock=clocks[0]), clocks[0], seed)
+    long = history(Limiter(clock=clocks[1], layers=[Passing()]), clocks[1], seed)
+    assert short == long
+
+
+def test_a_single_ask_with_an_id_goes_the_short_way(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
+    def long_way(*_: object) -> list[Outcome]:
+        raise AssertionError("the long way")
+
+    monkeypatch.setattr(MemoryStore, "run", long_way)
+    limiter.reserve("alice", RATE, cost=5).settle(4)
+    limiter.acquire("alice", [RATE], id="a")
+    with pytest.raises(AssertionError, match="the long way"):
+        limiter.acquire("alice", [RATE, "1000/hour"], id="a")
+
+
+@pytest.mark.parametrize("record", ["", "no such record", "no such record@1", "no such record@x"])
+def test_what_another_store_remembers_cannot_be_amended(limiter: Limiter, record: str) -> None:
+    verdict = limiter.acquire("alice", RATE, cost=5, id="a")
+    foreign = Verdict((*verdict[:6], record))
+    assert limiter.settle(foreign, 1) == Amended((0,))
+    assert limiter.settle(Receipt(verdict.receipt.charges if verdict.receipt else (), record), 1) == Amended((0,))
+    assert left(limiter) == 95
+
+
+def test_a_copy_of_a_verdict_is_as_good_as_the_verdict(limiter: Limiter) -> None:
+    verdict = limiter.acquire("alice", RATE, cost=5, id="a")
+    copy = pickle.loads(pickle.dumps(verdict))
+    assert limiter.settle(copy, 1) == Amended((4,))
+    assert limiter.settle(verdict, 1) == Amended((0,))
+    assert left(limiter) == 99
+
+
+def test_the_name_of_a_record_does_not_show_the_key(limiter: Limiter) -> None:
+    verdict = limiter.acquire("alice", RATE, id="a")
+    assert "alice" not in repr(verdict[6])
+
+
+def test_a_place_in_a_queue_that_was_partly_given_back_is_not_touched_by_settling(limiter: Limiter) -> None:
+    """Somebody else's place may end where it ended."""
+    verdict = limiter.acquire("alice", "1/second queue 9", cost=3, id="a")
+    assert limiter.refund(verdict, 1) == Amended((1,))
+    limiter.acquire("alice", "1/second queue 9")
+    assert limiter.settle(verdict, 0) == Amended((0,))
+
+
+@pytest.mark.parametrize(("quota", "more"), [("100/minute gcra", 0), ("100/minute", 2)])
+def test_what_settling_put_on_top_of_a_bucket_stays_charged(limiter: Limiter, quota: str, more: int) -> None:
+    verdict = limiter.acquire("alice", quota, cost=2, id="a")
+    assert limiter.settle(verdict, 7) == Amended((-5,))
+    assert limiter.refund(verdict, 2) == Amended((2,))
+    assert limiter.refund(verdict, 2) == Amended((more,))

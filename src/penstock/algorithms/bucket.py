@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from penstock.algorithms.base import Bound, State, Step, peek_by
+from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED, Answer
 from penstock.quota import Quota
@@ -42,7 +42,9 @@ class Bucket:
         else:
             share = gcd(rate, self.period)
             owed = -((now * (rate // share) - paid_at) * share // self.share)
-        return int(min(max(owed, 0), self.full))
+        if owed <= 0:
+            return 0
+        return owed if owed < self.full else self.full
 
     def keep(self, owed: int, now: Micros) -> State:
         return now * self.pace + owed, self.limit
@@ -64,18 +66,25 @@ class Bucket:
 
     def force(self, state: State, cost: int, now: Micros) -> State:
         """Charge whether it fits or not; a bucket cannot be owed more than all of itself."""
-        return self.keep(min(self.owed(state, now) + cost * self.unit, self.full), now)
+        owed = self.owed(state, now) + cost * self.unit
+        return now * self.pace + (owed if owed < self.full else self.full), self.limit
 
     def refund(self, state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         """Give back what time has not paid back yet; a later charge may stand where the rest was."""
         owed = self.owed(state, now)
-        unpaid = units * self.unit - max(now - mark, 0) * self.pace
-        back = max(min(unpaid, owed), 0)
-        return -(-back // self.unit), self.keep(owed - back, now)
+        unit, pace = self.unit, self.pace
+        unpaid = units * unit - (now - mark) * pace if now > mark else units * unit
+        if unpaid <= 0:
+            return 0, (now * pace + owed, self.limit)
+        back = unpaid if unpaid < owed else owed
+        return -(-back // unit), (now * pace + owed - back, self.limit)
 
     def report(self, state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        """Charge what time has not paid back since; the mirror image of `refund`."""
-        unpaid = min(units * self.unit, self.full) - max(now - at, 0) * self.pace
+        """Charge what time has not paid back since; the mirror image of `refund`.
+
+        `units` may be more than the bucket holds: all that was admitted since it was empty, at `at`.
+        """
+        unpaid = min(min(units, MAX_USED) * self.unit - max(now - at, 0) * self.pace, self.full)
         if unpaid <= 0:
             return 0, state
         return -(-unpaid // self.unit), self.keep(min(self.owed(state, now) + unpaid, self.full), now)

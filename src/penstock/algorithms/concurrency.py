@@ -21,22 +21,25 @@ from penstock.quota import Quota
 
 Places: TypeAlias = dict[int, tuple[Micros, Micros]]
 
-_marks = count(1)
+NOBODY: Places = {}  # never written to
+
+_next_mark = count(1).__next__
 
 
 def bind(quota: Quota) -> Bound:
     limit, ttl = quota.limit, quota.period_us
 
     def decide(state: State, cost: int, now: Micros) -> Step:
-        first, changed_at, held = state or (0, now, {})
+        first, changed_at, held = state or (0, now, NOBODY)
         if held and not first > now >= changed_at:
             first, held = live(state, now)
         if not cost or len(held) >= limit:
             answer, _ = peek(state, cost, now)
             return answer, state if state is None or held is state[2] else kept(held, now)
-        mark = next(_marks)
-        end = now + ttl
-        if not held or end < first:
+        mark, end = _next_mark(), now + ttl
+        if not held:
+            return (True, limit - 1, 0, ttl, ttl, 0, mark), (end, now, {mark: (end, ttl)})
+        if end < first:
             first = end
         left = first - now
         return (True, limit - len(held) - 1, 0, left, left, 0, mark), (first, now, {**held, mark: (end, ttl)})
@@ -60,7 +63,7 @@ def bind(quota: Quota) -> Bound:
         if mark not in held:
             return 0, kept(held, now)
         if len(held) == 1:
-            return 1, (now, now, {})
+            return 1, (now, now, NOBODY)
         left = held.copy()
         del left[mark]
         return 1, kept(left, now)
@@ -83,7 +86,7 @@ def bind(quota: Quota) -> Bound:
 def live(state: State, now: Micros) -> tuple[Micros, Places]:
     """The places still held, and when the first of them expires."""
     if state is None:
-        return 0, {}
+        return 0, NOBODY
     first: Micros
     changed_at: Micros
     held: Places

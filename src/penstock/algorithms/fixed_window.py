@@ -36,21 +36,26 @@ def bind(quota: Quota) -> Bound:
             return end, used
         return window_end(now), used  # the clock was stepped back
 
-    def current(state: State, now: Micros) -> tuple[Micros, int]:
-        end, used = state or (0, 0)
-        return (end, used) if 0 < end - now <= period else turned(end, used, now)
-
     def force(state: State, cost: int, now: Micros) -> State:
-        end, used = current(state, now)
-        return end, min(used + cost, MAX_USED)
+        end, used = state or (0, 0)
+        if not 0 < end - now <= period:
+            end, used = turned(end, used, now)
+        total = used + cost
+        return end, total if total < MAX_USED else MAX_USED
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        end, used = current(state, now)
-        back = min(units, used) if end == mark else 0
+        end, used = state
+        if not 0 < end - now <= period:
+            end, used = turned(end, used, now)
+        if end != mark:
+            return 0, (end, used)
+        back = units if units < used else used
         return back, (end, used - back)
 
     def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        end, used = current(state, now)
+        end, used = state or (0, 0)
+        if not 0 < end - now <= period:
+            end, used = turned(end, used, now)
         if at < min(end - period, now):
             return 0, state
         return units, (end, min(used + units, MAX_USED))

@@ -64,10 +64,6 @@ def bind(quota: Quota) -> Bound:
             return end, current, previous
         return end_now, min(current + previous, limit), 0  # the clock was stepped back: all of it counts as of now
 
-    def counters(state: State, now: Micros) -> tuple[Micros, int, int]:
-        end, current, previous = state or (0, 0, 0)
-        return (end, current, previous) if 0 < end - now <= period else turned(end, current, previous, now)
-
     def until(units: int, current: int, previous: int, end: Micros) -> Micros:
         """When `units` will be free that are not free now, if nobody else comes."""
         if current + units <= limit:  # as soon as less of the previous window overlaps
@@ -79,19 +75,26 @@ def bind(quota: Quota) -> Bound:
         return at if at < end + period else end + period
 
     def force(state: State, cost: int, now: Micros) -> State:
-        end, current, previous = counters(state, now)
-        return end, min(current + cost, MAX_USED), previous
+        end, current, previous = state or (0, 0, 0)
+        if not 0 < end - now <= period:
+            end, current, previous = turned(end, current, previous, now)
+        total = current + cost
+        return end, total if total < MAX_USED else MAX_USED, previous
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        end, current, previous = counters(state, now)
+        end, current, previous = state
+        if not 0 < end - now <= period:
+            end, current, previous = turned(end, current, previous, now)
         if mark == end:
-            back = min(units, current)
+            back = units if units < current else current
             return back, (end, current - back, previous)
         back = min(units, previous) if mark == end - period else 0
         return back, (end, current, previous - back)
 
     def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        end, current, previous = counters(state, now)
+        end, current, previous = state or (0, 0, 0)
+        if not 0 < end - now <= period:
+            end, current, previous = turned(end, current, previous, now)
         if at >= min(end - period, now):
             return units, (end, min(current + units, MAX_USED), previous)
         if at >= end - 2 * period:

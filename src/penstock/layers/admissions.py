@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from penstock.clock import Micros
 from penstock.model import Amend, Charge, Key, Receipt
-from penstock.quota import CONCURRENCY, Quota
+from penstock.quota import CONCURRENCY, DRAINING, MIN_INTERVAL, Quota
 
 Counter: TypeAlias = tuple[Key, Quota]
 Times: TypeAlias = list[list[int]]
@@ -18,6 +18,8 @@ Times: TypeAlias = list[list[int]]
 
 SHARES = 32
 """How many instants are told apart in one period."""
+
+DRAINED = (*DRAINING, MIN_INTERVAL)
 
 CHARGES = 16
 """How many charges one operation tells of at most."""
@@ -38,12 +40,21 @@ class Admissions:
         if quota.algorithm == CONCURRENCY or not units:
             return
         times = self._counters.get((key, quota))
+        drains = quota.algorithm in DRAINED
         if times is None:
             if len(self._counters) >= self._most:
                 self.lost += units
                 return
             times = self._counters[key, quota] = []
-        if times and 0 <= now - times[-1][0] < quota.period_us // SHARES and _same_window(quota, times[-1][0], now):
+        if times and drains:
+            # What is owed to a bucket is told as one charge, from when it was last empty: time lessens a charge by its
+            # whole age, so that of many small ones too little would be left.
+            start, sum_ = times[-1]
+            if sum_ * quota.period_us > (now - start) * quota.limit:
+                times[-1][1] += units
+                return
+            times.clear()
+        elif times and 0 <= now - times[-1][0] < quota.period_us // SHARES and _same_window(quota, times[-1][0], now):
             times[-1][1] += units
             return
         times.append([now, units])
@@ -79,9 +90,16 @@ class Admissions:
         return ops
 
     def put_back(self, op: Amend) -> None:
-        """What could not be told."""
+        """What could not be told; more may have come meanwhile."""
         for key, quota, units, at in op.receipt.charges:
-            self.add(key, quota, units, at)
+            times = self._counters.get((key, quota))
+            if times is None:
+                self.add(key, quota, units, at)
+            elif quota.algorithm in DRAINED:
+                times[0] = [min(times[0][0], at), times[0][1] + units]
+            else:
+                times.append([at, units])
+                times.sort()
 
     def drop(self, op: Amend) -> None:
         """What may have been told or not, and so must not be told again."""

@@ -8,10 +8,10 @@ plain calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.clock import Micros
-from penstock.model import Op, Outcome
+from penstock.model import Acquire, Op, Outcome
 
 
 class Entered(NamedTuple):
@@ -40,3 +40,16 @@ class Layer(Protocol):
 
     def due(self, now: Micros) -> Due:
         """What should be done now without anybody asking. Its outcomes come back through `leave`."""
+
+
+@runtime_checkable
+class ForOne(Layer, Protocol):
+    """A layer with a short way for a lone request, which has no id and is not dry: what is admitted does not come back
+    to it. If all layers have one, a request that the store admits costs one call per layer.
+    """
+
+    def enter_one(self, op: Acquire, now: Micros) -> Any:
+        """A verdict, if it is answered here; otherwise whatever is wanted back with the outcome."""
+
+    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
+        """Given a refusal or a failure, the outcome."""

@@ -50,14 +50,18 @@ class Refusal(NamedTuple):
 
 
 class _Passed(NamedTuple):
-    """What was passed on, what was answered instead of the rest, and how often anything had been forgotten by then."""
+    """What was passed on, what was answered instead of the rest, how often anything had been forgotten by then, and
+    whether all that entered were requests.
+    """
 
     ops: Sequence[Op]
     answered: dict[int, Verdict]
     forgotten: int
+    plain: bool
 
 
 NONE: dict[int, Verdict] = {}
+ALL_ACQUIRE = frozenset([Acquire])
 
 
 class DenyCache:
@@ -105,38 +109,56 @@ class DenyCache:
         return _later(refusal.verdict, now - refusal.since, asks)
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        if len(ops) == 1 and ops[0].__class__ is Acquire:  # as most are
-            op: Acquire = ops[0]
-            if (self._young or self._old) and not op.dry and op.id is None:
-                verdict = self._repeated(op.asks, now)
-                if verdict is not None:
-                    return new(Entered, ((), _Passed((), {0: verdict}, self._forgotten)))
-            return new(Entered, (ops, new(_Passed, (ops, NONE, self._forgotten))))
+        answered = NONE
+        plain = ALL_ACQUIRE.issuperset(map(type, ops))
+        if not plain:
+            for op in ops:
+                if op.__class__ is not Acquire:
+                    self._forget(op)
+        if self._young or self._old:
+            answered = self._answer(ops, now)
+            if answered:
+                ops = [op for number, op in enumerate(ops) if number not in answered]
+        return Entered(ops, _Passed(ops, answered, self._forgotten, plain))
+
+    def _answer(self, ops: Sequence[Op], now: Micros) -> dict[int, Verdict]:
+        """The refusals to repeat, by the position of the request."""
+        young, old = self._young, self._old
         answered: dict[int, Verdict] = {}
-        for number, each in enumerate(ops):
-            if each.__class__ is not Acquire:
-                self._forget(each)
-            elif (self._young or self._old) and not each.dry and each.id is None:
-                verdict = self._repeated(each.asks, now)
-                if verdict is not None:
-                    answered[number] = verdict
-        if answered:
-            ops = [op for number, op in enumerate(ops) if number not in answered]
-        return Entered(ops, _Passed(ops, answered, self._forgotten))
+        for number, op in enumerate(ops):
+            if op.__class__ is Acquire:
+                asks = op.asks
+                key = asks[0][0]
+                if key in young or key in old or len(asks) > 1:
+                    verdict = self._repeated(asks, now) if not op.dry and op.id is None else None
+                    if verdict is not None:
+                        answered[number] = verdict
+        return answered
 
     def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
-        passed: _Passed = token
-        for op, outcome in zip(passed.ops, outcomes, strict=True):
-            if outcome.__class__ is Verdict:
-                if not outcome[0][0] and len(outcome) < 8 and passed.forgotten == self._forgotten:
-                    self._remember(op, outcome, now)
-            elif op.__class__ is not Acquire:
-                self._forget(op)  # once more: what was decided before may have been answered since
-        if not passed.answered:
+        ops, answered, forgotten, plain = token
+        if not plain:
+            for op in ops:
+                if op.__class__ is not Acquire:
+                    self._forget(op)  # once more: what was decided before may have been answered since
+        refused = [n for n, o in enumerate(outcomes) if o.__class__ is Verdict and not o[0][0] and len(o) < 8]
+        if refused and forgotten == self._forgotten:
+            for number in refused:
+                self._remember(ops[number], outcomes[number], now)  # type: ignore[arg-type]
+        if not answered:
             return outcomes if outcomes.__class__ is list else list(outcomes)
-        rest, answered = iter(outcomes), passed.answered
+        rest = iter(outcomes)
         count = len(outcomes) + len(answered)
         return [answered[number] if number in answered else next(rest) for number in range(count)]
+
+    def enter_one(self, op: Acquire, now: Micros) -> Any:
+        verdict = self._repeated(op[0], now) if self._young or self._old else None
+        return self._forgotten if verdict is None else verdict
+
+    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
+        if outcome.__class__ is Verdict and len(outcome) < 8 and token == self._forgotten:
+            self._remember(op, outcome, now)
+        return outcome
 
     def due(self, now: Micros) -> Due:
         """It has no work of its own."""

@@ -48,7 +48,7 @@ from penstock.model import (
     new,
 )
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory import MemoryStore, check_max_keys
 
 BEHAVIOURS: tuple[OnFailure, ...] = ("local", "open", "closed", "raise")
 FLOOR = 0.1
@@ -62,8 +62,11 @@ AT_ONCE = 64
 """How many counters are told to the store in one batch."""
 
 LOOK_AFTER: Micros = SECOND
+"""How long to wait before the store is told again what it could not be told."""
+
 LOG_EVERY: Micros = 10 * SECOND
 MAX_SHARES = 4_096
+ALL_ACQUIRE = frozenset([Acquire])
 
 log = logging.getLogger("penstock.fallback")
 
@@ -117,7 +120,8 @@ class Fallback:
         if hosts is not None and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
             raise InvalidOption(f"hosts {shown(hosts)}: expected a whole number, at least 1, or None to count them")
         self._clock = _At()
-        self._local = MemoryStore(max_keys=max_keys, clock=self._clock)
+        self._max_keys = check_max_keys(max_keys)
+        self._local: MemoryStore | None = None  # made when it is first needed, which may be never
         self._known, self._hook = known, hook
         self._begin(hosts)
         self._shares: dict[Quota, Quota] = {}
@@ -125,7 +129,7 @@ class Fallback:
         self.unreported = Admissions(max_keys)
         self._later: deque[Amend] = deque(maxlen=MAX_LATER)
         self.answered: Counter[str] = Counter()  # by source
-        self._failed_at = self._answered_at = -LOOK_AFTER
+        self._tell_at: Micros = 0
         self._logged_at = -LOG_EVERY
         self._unlogged = 0
         _alive.add(self)
@@ -138,8 +142,8 @@ class Fallback:
     # On the way down and up
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        if len(ops) == 1 and ops[0].__class__ is Acquire:  # as most are
-            return new(Entered, (ops, ops))
+        if ALL_ACQUIRE.issuperset(map(type, ops)):  # as nearly always
+            return Entered(ops, ops)
         answers: dict[int, Outcome] = {}
         for number, op in enumerate(ops):
             if op.__class__ is Amend:
@@ -148,7 +152,7 @@ class Fallback:
             elif op.__class__ is Reset:
                 self._reset_here(op, now)
         if not answers:
-            return new(Entered, (ops, ops))
+            return Entered(ops, ops)
         return Entered([op for number, op in enumerate(ops) if number not in answers], _Local(ops, answers))
 
     def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
@@ -158,15 +162,17 @@ class Fallback:
             rest, answers = iter(outcomes), token.answers
             outcomes = [answers[number] if number in answers else next(rest) for number in range(len(token.ops))]
             token = token.ops
-        for outcome in outcomes:
-            if outcome.__class__ is Failed:
-                return self._stand_in(token, outcomes, now)
-        if self._failed_at > self._answered_at:
-            self._answered_at = now
+        if Failed in map(type, outcomes):
+            return self._stand_in(token, outcomes, now)
         return outcomes if outcomes.__class__ is list else list(outcomes)
 
+    def enter_one(self, op: Acquire, now: Micros) -> Any:
+        """Nothing is to be done before it is known that the store failed."""
+
+    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
+        return self._stand_in([op], [outcome], now)[0] if outcome.__class__ is Failed else outcome
+
     def _stand_in(self, ops: Sequence[Op], outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
-        self._failed_at = now
         answered: list[Outcome] = []
         sources: dict[str, int] = {}
         why = ""
@@ -249,13 +255,17 @@ class Fallback:
         return amended
 
     def _reset_here(self, op: Reset, now: Micros) -> None:
+        if self._local is None:
+            return
         self._run_here(Reset(op.key, self.share(op.quota)), now)
         with self._lock:
             self.unreported.forget(op.key, op.quota)
 
     def _run_here(self, op: Op, now: Micros) -> list[Outcome]:
         self._clock.micros = now
-        return self._local.run([op])
+        with self._lock:
+            local = self._local = self._local or MemoryStore(max_keys=self._max_keys, clock=self._clock)
+        return local.run([op])
 
     def share(self, quota: Quota) -> Quota:
         """What of a quota this host enforces."""
@@ -269,16 +279,21 @@ class Fallback:
 
     # The layer's own work
 
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that the store should hear of."""
+        return bool(self._later or len(self.unreported))
+
     def due(self, now: Micros) -> Due:
-        """Announce this host; and when the store answers again, tell it what it missed."""
+        """Announce this host, and tell the store what it missed, as soon as it can be told."""
         with self._lock:
             announced = self.hosts.announce(now)
             later: list[Amend] = []
             told: list[Amend] = []
-            if self._answered_at >= self._failed_at:
+            if not 0 < self._tell_at - now <= LOOK_AFTER:
                 later = [self._later.popleft() for _ in range(min(len(self._later), AT_ONCE))]
                 told = self.unreported.tell(AT_ONCE)
-            more = bool(self._later or len(self.unreported)) and self._answered_at >= self._failed_at
+            more = bool(told and len(self.unreported)) or bool(later and self._later)
         ops = [*announced, *later, *told]
         return Due(ops, _Own(len(announced), later, told), now if more else now + LOOK_AFTER)
 
@@ -289,10 +304,10 @@ class Fallback:
             for op, outcome in zip(own.later, rest, strict=False):
                 if isinstance(outcome, Failed):
                     self._later.append(op)
-                    self._failed_at = now
+                    self._tell_at = now + LOOK_AFTER
             for op, outcome in zip(own.told, rest, strict=True):
                 if isinstance(outcome, Failed):
-                    self._failed_at = now
+                    self._tell_at = now + LOOK_AFTER
                     if outcome.charged == "no":
                         self.unreported.put_back(op)
                     else:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from penstock.clock import Clock
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
-from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
+from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, DirectOnce, InProcess, Store
 from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 MEMORY = "memory"
@@ -77,6 +77,7 @@ __all__ = [
     "AsyncStore",
     "DirectAmends",
     "DirectAsk",
+    "DirectOnce",
     "InProcess",
     "MemoryStore",
     "Store",

@@ -6,15 +6,15 @@ doing it twice is harmless. Without an id, only the counters themselves tell wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from penstock.algorithms import Bound
 from penstock.algorithms.base import State
 from penstock.clock import Micros
 from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new
-from penstock.quota import CONCURRENCY, DRAINING
+from penstock.quota import CONCURRENCY, DRAINING, Quota
 from penstock.stores.base import DirectAmends
 from penstock.stores.families import Counter, Family
 from penstock.stores.stripes import MASK, Kind, Stripe, Stripes, holding
@@ -22,14 +22,30 @@ from penstock.stores.stripes import MASK, Kind, Stripe, Stripes, holding
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 
 
-class Record(NamedTuple):
-    """What is remembered of an admitted request that had an id."""
+class RecordName(NamedTuple):
+    """Where a record is kept, and which of all that were ever kept there it is.
 
+    A text of both would do, but the slot alone remembers its hash, and settling is to be quick.
+    """
+
+    slot: str
     serial: int
-    expires_at: Micros
-    verdict: Verdict
-    cost: int  # what of it can be given back: less after a refund, something else once settled
-    settled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.slot}@{self.serial}"
+
+    def __repr__(self) -> str:
+        return f"<RecordName {self.serial}>"  # the slot tells the key
+
+
+Record: TypeAlias = tuple[int, Micros, Verdict, int, bool]
+"""What is remembered of an admitted request that had an id: serial, expires_at, verdict, cost, settled.
+
+The cost is what of it can be given back: less after a refund, something else once settled.
+"""
+
+
+NO_RECORD: Record = (0, 0, Verdict(), 0, True)
 
 
 class Records(Kind):
@@ -38,10 +54,11 @@ class Records(Kind):
     __slots__ = ()
 
     def expiry(self, record: Record) -> Micros:
-        return record.expires_at
+        _, expires_at, _, _, _ = record
+        return expires_at
 
     def weight(self, record: Record, now: Micros) -> tuple[float, float]:
-        return 0.0, float(now - record.expires_at)
+        return 0.0, float(now - self.expiry(record))
 
 
 class Amends:
@@ -52,25 +69,33 @@ class Amends:
         self._records = Records(stripes)
         self._serials = count(1)
 
-    def home(self, name: str) -> Stripe:
-        """Where the record called `name` is kept. Not beside its key, which may have many."""
-        return self._stripes.of(name)
+    def home(self, slot: str) -> Stripe:
+        """Where the record in `slot` is kept. Not beside its key, which may have many."""
+        return self._stripes.all[hash(slot) & MASK]
 
-    def recall(self, name: str, now: Micros) -> Verdict | None:
+    def recall(self, home: Stripe, slot: str, now: Micros) -> Verdict | None:
         """The answer that a request with an id was given, if it is remembered. Its home must be locked."""
-        record: Record | None = self.home(name).find(self._records, name)
-        return record.verdict if record is not None and record.expires_at > now else None
+        record: Record | None = home.find(self._records, slot)
+        if record is None:
+            return None
+        _, expires_at, verdict, _, _ = record
+        return verdict if expires_at > now else None
 
-    def next_serial(self) -> int:
-        return next(self._serials)
+    def next_name(self, slot: str) -> RecordName:
+        return new(RecordName, (slot, next(self._serials)))
 
-    def remember(self, name: str, serial: int, verdict: Verdict, now: Micros) -> None:
+    def remember(self, home: Stripe, name: RecordName, verdict: Verdict, now: Micros) -> None:
         """Keep the answer to a request with an id. Its home must be locked."""
-        home = self.home(name)
-        lasts = max(LEAST_MEMORY_OF_IDS, *(decision.quota.horizon_us for decision in verdict.decisions))
-        cost = max(decision.cost for decision in verdict.decisions)
-        home.forget(self._records, name)
-        self._stripes.add(home, self._records, name, Record(serial, now + lasts, verdict, cost), now)
+        slot, serial = name
+        _, _, _, quota, cost, several, _ = verdict
+        lasts = quota.horizon_us
+        if several:
+            lasts = max([decision.quota.horizon_us for decision in several])
+            cost = max([decision.cost for decision in several])
+        lasts = lasts if lasts > LEAST_MEMORY_OF_IDS else LEAST_MEMORY_OF_IDS
+        home.forget(self._records, slot)
+        record: Record = (serial, now + lasts, verdict, cost, False)
+        self._stripes.add(home, self._records, slot, record, now)
 
     def run(self, op: Amend, counters: Sequence[Counter], now: Micros) -> Amended:
         """Amend what `counters` were charged, one for each charge of the receipt."""
@@ -79,26 +104,29 @@ class Amends:
         if name is None:
             portion = op.receipt.portion(op.units)
             return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
-        name, _, serial = name.rpartition("@")
-        home, records = self.home(name), self._records
+        slot, _, serial = name.rpartition("@")
+        home, records = self.home(slot), self._records
 
         def amend() -> Amended:
-            record = home.find(records, name)
-            if record is None or record.expires_at <= now or record.serial != int(serial):
+            record: Record | None = home.find(records, slot)
+            if record is None or records.expiry(record) <= now or str(record[0]) != serial:
                 return Amended((0,) * len(charges))  # given back before, too long ago, or another request by now
             changed, amended = self._amend_record(op, record, counters, now)
             if changed is None:
-                home.forget(records, name)
+                home.forget(records, slot)
             else:
-                home.write(records, name, changed)
+                home.write(records, slot, changed)
             return amended
 
         return holding([home, *stripes], amend)
 
-    def bind(self, family: Family, bound: Bound) -> DirectAmends:
+    def bind(self, family: Family, quota: Quota) -> DirectAmends:
         """Refund and settle for what a single counter of `family` was charged, all that can be done before done."""
-        stripes, shelves, give_back, force = self._stripes.all, family.shelves, bound.refund, bound.force
-        records, record_shelves = self._records, self._records.shelves
+        bound = family.bind(quota)
+        return DirectAmends(self._bind_refund(family, bound), self._bind_settle(family, bound, quota))
+
+    def _bind_refund(self, family: Family, bound: Bound) -> Callable[[Key, int, int, Micros], int]:
+        shelves, give_back = family.shelves, bound.refund
 
         def refund(key: Key, cost: int, mark: int, now: Micros) -> int:
             shelf = shelves[hash(key) & MASK]
@@ -122,38 +150,62 @@ class Amends:
                 raise
             return back
 
+        return refund
+
+    def _bind_settle(self, family: Family, bound: Bound, quota: Quota) -> Callable[[Verdict, int, Micros], int]:
+        stripes, shelves, give_back, force = self._stripes.all, family.shelves, bound.refund, bound.force
+        records, note_shelves = self._records, self._records.shelves
+        drains, flat = quota.algorithm in DRAINING, quota.flat
+
         def settle(verdict: Verdict, units: int, now: Micros) -> int:
-            answer, _, key, quota, cost, _, name_and_serial = verdict
-            name, _, serial = name_and_serial.rpartition("@")
-            stripe, home = stripes[hash(key) & MASK], stripes[hash(name) & MASK]
-            first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
-            with first.lock, second.lock:
-                shelf = record_shelves[home.number]
-                found: Record | None = shelf.young.get(name) or home.find(records, name)
-                if found is None:
-                    return 0
-                own_serial, expires_at, remembered, costs_now, settled = found
-                if settled or expires_at <= now or (remembered is not verdict and own_serial != int(serial)):
-                    return 0
-                refundable = costs_now if units > costs_now and quota.algorithm in DRAINING else units
-                shelf.young[name] = new(Record, (own_serial, expires_at, remembered, refundable, True))
-                young, back = shelves[stripe.number].young, costs_now - units
-                state = young.get(key)
-                if state is None or cost != costs_now or quota.flat:
-                    charge = Charge(key, quota, cost, answer[6])
-                    charge = charge if costs_now == cost else _without_queues((charge,))[0]
-                    return self._settle_one(back, charge, Counter(bound, family, stripe, key), now)
-                if back > 0:
-                    back, after = give_back(state, back, answer[6], now)
-                else:
-                    after = force(state, -back, now) if back else state
-                if after is None:
-                    stripe.forget(family, key)
-                else:
-                    young[key] = after
+            answer, _, key, _, cost, _, name = verdict
+            if name.__class__ is not RecordName:
+                return 0  # what another store remembers
+            slot, serial = name
+            at, home_at = hash(key) & MASK, hash(slot) & MASK
+            first, second = (
+                (shelves[at], note_shelves[home_at]) if at < home_at else (note_shelves[home_at], shelves[at])
+            )
+            acquire, acquire_too, release, release_too = first.acquire, second.acquire, first.release, second.release
+            try:  # as above, with two locks, which may be the same one
+                acquire()
+                acquire_too()
+                notes, back = note_shelves[home_at].young, 0
+                own_serial, expires_at, remembered, costs_now, settled = (
+                    notes.get(slot) or stripes[home_at].find(records, slot) or NO_RECORD
+                )
+                if not settled and expires_at > now and own_serial == serial:
+                    refundable = costs_now if drains and units > costs_now else units
+                    notes[slot] = (serial, expires_at, remembered, refundable, True)
+                    back, young = costs_now - units, shelves[at].young
+                    state = young.get(key)
+                    if state is None or cost != costs_now or flat:
+                        back = elsewhere(verdict, costs_now, back, now)
+                    elif back > 0:
+                        back, after = give_back(state, back, answer[6], now)
+                        if after is None:
+                            stripes[at].forget(family, key)
+                        else:
+                            young[key] = after
+                    elif back:
+                        young[key] = force(state, -back, now)
+                release_too()
+                release()
+            except BaseException:
+                for shelf in (second, first):
+                    if shelf.is_owned():
+                        shelf.release()
+                raise
             return back
 
-        return DirectAmends(refund, settle)
+        def elsewhere(verdict: Verdict, costs_now: int, back: int, now: Micros) -> int:
+            """The less usual: the counter is not among the young, part of it was given back before, or it is flat."""
+            answer, _, key, _, cost, _, _ = verdict
+            charge = Charge(key, quota, cost, answer[6])
+            charge = charge if costs_now == cost else _without_queues((charge,))[0]
+            return self._settle_one(back, charge, Counter(bound, family, self._stripes.of(key), key), now)
+
+        return settle
 
     def _amend_record(
         self, op: Amend, record: Record, counters: Sequence[Counter], now: Micros
@@ -172,15 +224,15 @@ class Amends:
             # What was charged on top of a bucket stays charged: there may have been no room for all of it.
             drains = any(charge.quota.algorithm in DRAINING for charge in charges)
             refundable = min(units, cost) if drains else units
-            return Record(serial, expires_at, verdict, refundable, settled=True), amended
+            return (serial, expires_at, verdict, refundable, True), amended
         if op.verb == "refund":
             units = cost if op.units is None else min(op.units, cost)
-            left = None if units == cost else Record(serial, expires_at, verdict, cost - units, settled)
+            left = None if units == cost else (serial, expires_at, verdict, cost - units, settled)
             portion = op.receipt.portion(units, last=left is None)
             return left, self._amend_charges("refund", portion if first else _without_queues(portion), counters, now)
         if op.verb == "renew":
             expires_at = max(expires_at, now + max(charge.quota.horizon_us for charge in charges))
-        return Record(serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
+        return (serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
 
     def _amend_charges(
         self, verb: AmendVerb, charges: tuple[Charge, ...], counters: Sequence[Counter], now: Micros

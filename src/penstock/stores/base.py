@@ -18,6 +18,10 @@ DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
 
 
+DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
+"""The same for a request with an id, which comes after the cost and was checked."""
+
+
 class DirectAmends(NamedTuple):
     """How a store in this process amends a verdict of a single ask without the making of operations and batches.
 
@@ -58,6 +62,9 @@ class InProcess(Protocol):
 
     def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
         """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""
+
+    def bind_once(self, quota: Quota) -> DirectOnce:
+        """The function that answers requests of one key for `quota` alone that have an id."""
 
     def bind_amends(self, quota: Quota) -> DirectAmends:
         """The functions that amend what a single ask of `quota` was charged."""

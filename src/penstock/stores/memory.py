@@ -34,7 +34,7 @@ from penstock.model import (
 )
 from penstock.quota import Identity, Quota
 from penstock.stores.amends import Amends
-from penstock.stores.base import DirectAmends, DirectAsk
+from penstock.stores.base import DirectAmends, DirectAsk, DirectOnce
 from penstock.stores.families import MAX_BOUND, Counter, Family
 from penstock.stores.stripes import MASK, STRIPES, Stripes, holding
 
@@ -52,13 +52,12 @@ class MemoryStore:
     """
 
     def __init__(self, *, max_keys: int = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
-        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
-            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
         self.clock: Clock = clock or SystemClock()
-        self._stripes = Stripes(max_keys)
+        self._stripes = Stripes(check_max_keys(max_keys))
         self._amends = Amends(self._stripes)
         self._families: dict[Identity, Family] = {}
         self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
+        self._direct_once: dict[Quota, DirectOnce] = {}
         self._direct_amends: dict[Quota, DirectAmends] = {}
         self._lock = self._stripes.lock  # protects the making of families
 
@@ -87,9 +86,16 @@ class MemoryStore:
         if amends is None:
             if len(self._direct_amends) >= MAX_BOUND:
                 self._direct_amends.clear()
-            family = self._family(quota)
-            amends = self._direct_amends[quota] = self._amends.bind(family, family.bind(quota))
+            amends = self._direct_amends[quota] = self._amends.bind(self._family(quota), quota)
         return amends
+
+    def bind_once(self, quota: Quota) -> DirectOnce:
+        once = self._direct_once.get(quota)
+        if once is None:
+            if len(self._direct_once) >= MAX_BOUND:
+                self._direct_once.clear()
+            once = self._direct_once[quota] = self._bind_once(quota)
+        return once
 
     def _bind_one(self, quota: Quota) -> DirectAsk:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
@@ -129,6 +135,39 @@ class MemoryStore:
             return Verdict((answer, now, key, quota, cost, ()))
 
         return ask
+
+    def _bind_once(self, quota: Quota) -> DirectOnce:
+        """As above for a request with an id, which leaves a record, or finds one."""
+        family = self._family(quota)
+        bound, shelves, stripes, amends = family.bind(quota), family.shelves, self._stripes.all, self._amends
+        decide, holds_places = bound.decide, bound.renew is not None
+
+        def once(key: Key, cost: int, request_id: bytes, now: Micros) -> Verdict:
+            key = check_key(key)
+            cost = _charged(quota, cost)
+            stripe = stripes[hash(key) & MASK]
+            counter = new(Counter, (bound, family, stripe, key))
+            slot = f"{request_id.hex()}:{counter}"
+            home = amends.home(slot)
+            first, second = (stripe, home) if stripe.number < home.number else (home, stripe)
+            with first.lock, second.lock:
+                verdict = amends.recall(home, slot, now)
+                if verdict is not None and (not holds_places or _still_held(verdict, (counter,), now)):
+                    return verdict
+                young = shelves[stripe.number].young
+                state = young.get(key)
+                if state is None:
+                    state, young = self._newcomer(family, key, now)
+                answer, after = decide(state, cost, now)
+                if after is not state:
+                    young[key] = after
+                name = amends.next_name(slot)
+                verdict = Verdict((answer, now, key, quota, cost, (), name))
+                if answer[0]:
+                    amends.remember(home, name, verdict, now)
+            return verdict
+
+        return once
 
     def _newcomer(self, family: Family, key: Key, now: Micros) -> tuple[State, dict[Key, State]]:
         """The state of a counter that is not in the young generation, and the one where it is now to be kept.
@@ -182,19 +221,21 @@ class MemoryStore:
     def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
         amends = self._amends
-        name = f"{request_id.hex()}:{''.join([str(counter) for _, counter in posed])}"
+        counters = [counter for _, counter in posed]
+        slot = f"{request_id.hex()}:{''.join(map(str, counters))}"
+        home = amends.home(slot)
 
         def once() -> Verdict:
-            verdict = amends.recall(name, now)
-            if verdict is not None and _still_held(verdict, posed, now):
+            verdict = amends.recall(home, slot, now)
+            if verdict is not None and _still_held(verdict, counters, now):
                 return verdict
-            serial = amends.next_serial()
-            verdict = Verdict.of(self._decide(posed, now), f"{name}@{serial}")
+            name = amends.next_name(slot)
+            verdict = Verdict.of(self._decide(posed, now), name)
             if verdict.allowed:
-                amends.remember(name, serial, verdict, now)
+                amends.remember(home, name, verdict, now)
             return verdict
 
-        return holding([amends.home(name), *(counter.stripe for _, counter in posed)], once)
+        return holding([home, *(counter.stripe for counter in counters)], once)
 
     def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
         """Decide on all asks, then write all. The stripes of all counters must be locked."""
@@ -242,6 +283,12 @@ class MemoryStore:
         return family
 
 
+def check_max_keys(max_keys: int) -> int:
+    if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
+        raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
+    return max_keys
+
+
 def _charged(quota: Quota, cost: int) -> int:
     """What a request that costs `cost` charges to a counter of `quota`."""
     return check_units("cost", cost, least=1) and 1 if quota.flat else check_cost(cost, quota)
@@ -252,9 +299,9 @@ def _peek(ask: Ask, counter: Counter, now: Micros) -> Decision:
     return Decision((answer, now, *ask))
 
 
-def _still_held(verdict: Verdict, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> bool:
+def _still_held(verdict: Verdict, counters: Sequence[Counter], now: Micros) -> bool:
     """Whether the places that came with a verdict are, so that it may be given again."""
-    for decision, (_, counter) in zip(verdict.decisions, posed, strict=True):
+    for decision, counter in zip(verdict.decisions, counters, strict=True):
         renew = counter.bound.renew
         if renew is not None and decision.mark != NOT_CHARGED:
             state = counter.find()
@@ -270,6 +317,7 @@ class AsyncMemoryStore:
         self._store = store
         self.clock = store.clock
         self.bind = store.bind
+        self.bind_once = store.bind_once
         self.bind_amends = store.bind_amends
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:

@@ -201,6 +201,9 @@ class Stripes:
     def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Container[Slot] = ()) -> None:
         """Drain a few old entries; afterwards there is room for one more of `kind`, and nothing in `spared` is gone."""
         due = stripe.due(now, max(self.share // (2 * len(stripe.shelves) or 1), 2 * DRAINED_PER_NEWCOMER))
+        if due is None and stripe.count < self.share:  # the usual case
+            stripe.newest = kind
+            return
         drained: list[Entry] = []
         if stripe.count >= self.share and (latest := stripe.newest.shelves[stripe.number].latest()):
             drained.append(Entry(stripe.newest, *latest.popitem()))

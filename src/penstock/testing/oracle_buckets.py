@@ -8,6 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, floor, gcd
 
+from penstock.algorithms.base import MAX_USED
 from penstock.clock import Micros
 from penstock.quota import Quota
 from penstock.testing.oracle_windows import Counter, Entry, first_delay
@@ -81,8 +82,8 @@ class Bucket(Counter):
 
     def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
         """What has drained since may be what was admitted, so only the rest is charged."""
-        most = Fraction(min(units, quota.capacity))
-        still = _drained(most, now - at, quota.limit, quota.period_us)
+        still = _drained(Fraction(min(units, MAX_USED)), now - at, quota.limit, quota.period_us)
+        still = min(still, Fraction(quota.capacity))
         if still:
             self._change(quota, still, now)
         return ceil(still)

@@ -89,6 +89,15 @@ class ReportExamples(Kit):
         assert self.report("alice", quota, cost=5, ago=5).units == 0
         assert self.left("alice", quota) == 4
 
+    @for_every_bucket
+    def test_a_bucket_takes_the_sum_of_what_was_admitted_since_it_was_empty(self, algorithm: str) -> None:
+        """More than it holds, over longer than it takes to fill: what is left of that is what it would be owed."""
+        quota = f"10/10 seconds {algorithm}"
+        assert self.report("alice", quota, cost=36, ago=30).units == -6
+        assert self.left("alice", quota) == 4
+        assert self.report("alice", quota, cost=50, ago=30).units == -10, "all of a bucket is the most"
+        assert self.left("alice", quota) == 0
+
     def test_what_is_reported_to_a_queue_stands_at_its_end(self) -> None:
         quota = "10/10 seconds queue 9"
         first = self.acquire("alice", quota, cost=2)

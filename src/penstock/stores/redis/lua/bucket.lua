@@ -143,6 +143,8 @@ local function decide(cost, at, at_part, rate)
 end
 
 local function amends()
+  local CENTURIES = 9000000000000000 -- µs: what takes that long is exact no more, and fills any bucket in any case
+
   -- The units that pay for a time, rounded up.
   local function whole_units(us, part)
     local units = units_in(us, part)
@@ -169,12 +171,19 @@ local function amends()
     return raised(more_us, more_part, at, part, rate)
   end
 
-  -- Charge what time has not paid of `units` since `instant`; the mirror image of `refund`.
+  -- Charge what time has not paid of `units` since `instant`, even if they are more than the bucket holds; the mirror
+  -- image of `refund`.
   local function report(units, instant, at, part, rate)
-    local more_us, more_part = span(min(units, capacity))
-    more_us = more_us - max(now - instant, 0)
+    local more_us, more_part = full_us, full_part
+    units = min(units, MAX_USED)
+    if units * (period / limit) < CENTURIES then
+      more_us, more_part = span(units)
+      more_us = more_us - max(now - instant, 0)
+    end
     if more_us < 0 or (more_us == 0 and more_part == 0) then
       return 0
+    elseif exceeds(more_us, more_part, full_us, full_part) then
+      more_us, more_part = full_us, full_part
     end
     return whole_units(more_us, more_part), raised(more_us, more_part, at, part, rate)
   end

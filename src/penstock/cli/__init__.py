@@ -1,0 +1,18 @@
+"""The command `penstock`: one file per command, and an app that gathers them.
+
+Exit codes are the same everywhere: 0, all is well; 1, what was looked at has faults; 2, the command was not understood.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Where the command starts."""
+    try:
+        from penstock.cli.app import app
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"penstock: {error.name} is not installed (expected: pip install 'penstock[cli]')\n")
+        raise SystemExit(2) from None
+    app(prog_name="penstock")

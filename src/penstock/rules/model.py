@@ -1,0 +1,356 @@
+"""What a file of rules says, checked: frozen records that the compiler can trust.
+
+    RuleFile
+    ├── rules       Rule: which requests, counted by which key, against which quotas
+    ├── overrides   Override: other quotas for one customer, until an instant
+    ├── entries     EntryOptions: how the texts of a descriptor entry are made equal
+    ├── directory   the file that says who owns an API key
+    └── empty       said when a file is meant to have no rules
+
+Fields are read strictly: nothing is guessed, unknown ones are errors, and so are fields that would have no effect. The
+short forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.reading`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from penstock.clock import SECOND, Micros
+from penstock.quota import MAX_LIMIT, Quota
+from penstock.rules import reading, shapes
+from penstock.rules.conditions import Condition
+from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
+from penstock.rules.reading import KeyPart
+
+MAX_RULES = 20_000
+MAX_TIERS = 64
+MAX_TAGS = 16
+IPV6_PREFIX = 64
+
+ADDRESS = "ip"
+"""The entry that is an address without being declared as one."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "priority", "stop", "shared")
+"""What has no meaning in a rule that asks no store."""
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise flawed(value, "a letter or digit, then at most 63 letters, digits, or any of _ . : -")
+    return value
+
+
+def _line(value: str) -> str:
+    if not value or _CONTROL.search(value):
+        raise flawed(value, "one line of text, not empty")
+    return value
+
+
+Name: TypeAlias = Annotated[str, PlainValidator(_name), WithJsonSchema(shapes.NAME)]
+Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name), WithJsonSchema(shapes.ENTRY)]
+Line: TypeAlias = Annotated[str, Field(max_length=500), AfterValidator(_line)]
+Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas), WithJsonSchema(shapes.QUOTAS)]
+Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+
+class CostFrom(_Record):
+    """The cost is what a descriptor entry says, held between `least` and `most`.
+
+    An entry that is absent costs `default` (by default `least`); one that is not a whole number costs `most`.
+    """
+
+    entry: Entry
+    """The entry that says the cost."""
+    least: Cost = 1
+    """What is charged when it says less."""
+    most: Cost
+    """What is charged when it says more, or nothing that is a whole number."""
+    default: Cost | None = None
+    """What is charged when it is absent; by default the least."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CostFrom:
+        if self.least > self.most:
+            raise Flawed(Flaw(("least",), self.least, "", f"at most {self.most}, which is the most"))
+        if self.default is not None and not self.least <= self.default <= self.most:
+            raise Flawed(Flaw(("default",), self.default, "", f"{self.least} to {self.most}"))
+        return self
+
+
+_WHOLE: TypeAdapter[int] = TypeAdapter(Cost, config=ConfigDict(strict=True))
+
+
+def _cost(value: object) -> int | CostFrom:
+    if isinstance(value, CostFrom):
+        return value
+    return CostFrom.model_validate(value) if isinstance(value, Mapping) else _WHOLE.validate_python(value)
+
+
+class Tiers(_Record):
+    """Quotas by the name in the entry `by`; who has another name, or none, gets the quotas of the rule itself."""
+
+    by: Entry = "tier"
+    """The entry that names the tier."""
+    quotas: Annotated[Mapping[Name, Quotas], Field(alias="quota", min_length=1, max_length=MAX_TIERS)]
+    """Names of tiers, and the quotas of each."""
+
+
+class Response(_Record):
+    """What a client is told of a rule."""
+
+    headers: Literal["shown", "hidden"] = "shown"
+    """Whether headers tell limits and what is left; a refusal tells when to come again either way."""
+    message: Line | None = None
+    """The words of a refusal."""
+
+
+class EntryOptions(_Record):
+    """How the texts of one descriptor entry are made equal before they are matched or counted."""
+
+    fold_case: bool = False
+    """Case does not tell them apart."""
+    nfc: bool = False
+    """Whether accents are part of a letter or follow it does not tell them apart."""
+    ipv6_prefix: Annotated[int, Field(ge=1, le=128)] | None = None
+    """The entry is an address, and IPv6 addresses that share so many bits are one. 64 for the entry `ip`."""
+
+
+def _key(value: object, info: ValidationInfo) -> tuple[KeyPart, ...]:
+    if value is not None:
+        return reading.key_parts(value)
+    return _unless_limit(info, "the entries to count by, such as api_key | ip, or [] for one counter")
+
+
+def _quota(value: object, info: ValidationInfo) -> tuple[Quota, ...]:
+    if value is not None:
+        return reading.quotas(value)
+    return _unless_limit(info, "a quota, such as 100/minute")
+
+
+def _unless_limit(info: ValidationInfo, expected: str) -> tuple[()]:
+    """Nothing, in a rule that may leave this field out."""
+    if info.data.get("action") == "limit":
+        raise flawed(HIDDEN, expected, "missing")
+    return ()
+
+
+class Rule(_Record):
+    """One rule. Rules are looked at in the order of `order`, then of the file.
+
+    All `limit` rules that match are one request: all are charged or none. A matching `deny` or `allow` decides alone,
+    and of several the first. After a matching rule with `stop` no other is looked at.
+    """
+
+    id: Name
+    """Names the rule, and its counters: who renames a rule starts them anew."""
+    description: Line | None = None
+    """What the rule is for."""
+    order: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Rules with a smaller number come first."""
+    action: Literal["limit", "deny", "allow"] = "limit"
+    """Whether requests that match are counted, refused, or let pass."""
+    match: Annotated[Condition | None, PlainValidator(reading.condition), WithJsonSchema({})] = None
+    """Which requests the rule is for; by default all."""
+    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key), WithJsonSchema(shapes.KEY)] = Field(
+        default=None, validate_default=True
+    )
+    """Whose requests are counted together: entries, `|` for "or else"; [] for one counter."""
+    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota), WithJsonSchema(shapes.QUOTAS)] = Field(
+        default=None, validate_default=True, alias="quota"
+    )
+    """How much, in which time; of several, all must have room."""
+    cost: Annotated[int | CostFrom, PlainValidator(_cost, json_schema_input_type=Cost | CostFrom)] = 1
+    """What one request costs: a number, or an entry that says it."""
+    tiers: Tiers | None = None
+    """Other quotas for some."""
+    mode: Literal["enforce", "shadow", "off"] = "enforce"
+    """Whether it applies, only reports what it would have refused, or is not there at all."""
+    on_failure: Literal["local", "open", "closed"] | None = None
+    """What happens when the store cannot answer: this host counts for itself, requests pass, or are refused."""
+    deadline: Annotated[float | None, PlainValidator(reading.seconds), WithJsonSchema(shapes.DURATION)] = None
+    """How long the store may take to answer, such as 20ms."""
+    priority: Literal["critical", "high", "normal", "low"] = "normal"
+    """Which requests go first when not all can be asked about."""
+    stop: bool = False
+    """Whether the rules behind this one are left out for requests that match it."""
+    shared: Name | None = None
+    """Names a counter that several rules share; by default each has its own."""
+    response: Response = Response()
+    """What a client is told."""
+    tags: Annotated[tuple[Name, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
+    """Names to find rules by."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Rule:
+        flaws = list(_unaffordable(self) if self.action == "limit" else _meaningless(self))
+        if flaws:
+            raise Flawed(*flaws)
+        return self
+
+
+class Override(_Record):
+    """Other quotas of one rule for requests whose entries have one of the values in `for`, until an instant."""
+
+    rule: Name
+    """The id of the rule."""
+    who: Annotated[Mapping[str, tuple[str, ...]], PlainValidator(reading.who), WithJsonSchema(shapes.WHO)] = Field(
+        alias="for", repr=False
+    )
+    """Entries and their values; of several entries, all must fit."""
+    quotas: Annotated[Quotas, Field(alias="quota")]
+    """What applies instead of the quotas of the rule and its tiers."""
+    until: Annotated[datetime, PlainValidator(reading.instant), WithJsonSchema(shapes.INSTANT)]
+    """When it ends, with an offset from UTC."""
+    description: Line | None = None
+    """What it is for."""
+
+    @property
+    def until_us(self) -> Micros:
+        """The first instant at which the override no longer holds."""
+        return round(self.until.timestamp() * SECOND)
+
+
+def _at_most_rules(value: object) -> object:
+    """Counted before they are read, for reading is what too many of them would make dear."""
+    if isinstance(value, list | tuple) and len(value) > MAX_RULES:
+        raise flawed(HIDDEN, f"at most {MAX_RULES}", f"{len(value)} of them")
+    return value
+
+
+class RuleFile(_Record):
+    """All that one file says."""
+
+    rules: Annotated[tuple[Rule, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
+    """The rules."""
+    overrides: Annotated[tuple[Override, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
+    """Exceptions that end by themselves."""
+    entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
+    """How the texts of an entry are made equal."""
+    directory: Line | None = None
+    """The file that says whose an API key is, seen from the folder of this one."""
+    empty: bool = False
+    """Said in a file that is meant to have no rules."""
+
+    def options(self, entry: str) -> EntryOptions:
+        """How the texts of this entry are made equal."""
+        options = self.entries.get(entry, EntryOptions())
+        if entry == ADDRESS and options.ipv6_prefix is None:
+            return options.model_copy(update={"ipv6_prefix": IPV6_PREFIX})
+        return options
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RuleFile:
+        ids = {rule.id: at for at, rule in enumerate(self.rules)}
+        flaws = [
+            *emptiness(len(self.rules), self.empty),
+            *repeated_ids((at, rule.id) for at, rule in enumerate(self.rules)),
+            *lost_overrides(((at, one.rule) for at, one in enumerate(self.overrides)), ids),
+            *_overrides(self),
+            *_shared(self.rules),
+        ]
+        if flaws:
+            raise Flawed(*flaws)
+        return self
+
+
+# ---------------------------------------------------------------- what one field cannot know
+
+
+def _unaffordable(rule: Rule) -> Iterable[Flaw]:
+    yield from _too_dear(rule.cost, rule.quotas)
+    for name, quotas in rule.tiers.quotas.items() if rule.tiers else ():
+        yield from _too_dear(rule.cost, quotas, f" of tiers.quota.{name}")
+
+
+def _meaningless(rule: Rule) -> Iterable[Flaw]:
+    fields = type(rule).model_fields
+    for field in LIMIT_ONLY:
+        if field in rule.model_fields_set:
+            yield Flaw((fields[field].alias or field,), HIDDEN, f"no effect in a rule that says {rule.action}", "none")
+    if rule.action == "allow" and rule.mode == "shadow":
+        yield Flaw(("mode",), rule.mode, "no effect in a rule that says allow", "enforce or off")
+
+
+def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], whose: str = "") -> Iterable[Flaw]:
+    """A cost that could never be admitted is a mistake, not a limit."""
+    most, path = (cost.most, ("cost", "most")) if isinstance(cost, CostFrom) else (cost, ("cost",))
+    for quota in quotas:
+        if not quota.flat and most > quota.capacity:
+            yield Flaw(path, most, f"never fits {str(quota)!r}{whose}", f"at most {quota.capacity}")
+
+
+def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
+    """A file without rules must say that this is meant; one with rules must not."""
+    if not rules and not said:
+        yield Flaw(("rules",), HIDDEN, "no rules", "at least one rule, or empty: true if no limits at all are meant")
+    if rules and said:
+        yield Flaw(("empty",), True, "there are rules", "no empty: true in a file with rules")
+
+
+def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
+    """A counter belongs to its rule's id, so no two rules have the same."""
+    first: dict[str, int] = {}
+    for at, name in ids:
+        if first.setdefault(name, at) != at:
+            yield Flaw(("rules", at, "id"), name, f"repeated: rules[{first[name]}] has it", "an id of its own")
+
+
+def lost_overrides(names: Iterable[tuple[int, str]], known: Collection[str]) -> Iterable[Flaw]:
+    """An override of a rule that does not exist would have no effect."""
+    first = tuple(known)
+    lost = ((at, name) for at, name in names if name not in known)
+    for at, name in islice(lost, MAX_FLAWS):
+        yield Flaw(("overrides", at, "rule"), name, *unknown("rule", name, first))
+
+
+def _overrides(file: RuleFile) -> Iterable[Flaw]:
+    rules = {rule.id: rule for rule in file.rules}
+    for at, override in enumerate(file.overrides):
+        rule = rules.get(override.rule)
+        if rule is None:
+            continue
+        if rule.action != "limit":
+            problem = f"{rule.id} says {rule.action}"
+            yield Flaw(("overrides", at, "rule"), override.rule, problem, "a rule that has a quota")
+        for flaw in _too_dear(rule.cost, override.quotas):
+            problem = f"cost {flaw.value} of {rule.id} {flaw.problem}"
+            yield Flaw(("overrides", at, "quota"), HIDDEN, problem, f"room for {flaw.value}")
+
+
+def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
+    """Rules with one counter must make the same key, or they would not share anything."""
+    keys: dict[str, Rule] = {}
+    for at, rule in enumerate(rules):
+        if rule.shared is None:
+            continue
+        other = keys.setdefault(rule.shared, rule)
+        if other.key != rule.key:
+            problem = f"{other.id} shares {rule.shared} by another key"
+            expected = f"[{', '.join(' | '.join(part) for part in other.key)}]"
+            yield Flaw(("rules", at, "key"), HIDDEN, problem, expected)
