@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from penstock.clock import Micros
-from penstock.layers import Entered, Fallback
+from penstock.layers import Fallback
 from penstock.layers.stand_ins import admitted, marked
 from penstock.model import Acquire, Op, Outcome, Verdict
-from penstock.stores.redis.replies import not_sent
 
 
 class Generous(Fallback):
@@ -22,26 +21,19 @@ class Generous(Fallback):
         return outcome
 
 
-class Resentful(Fallback):
-    """Never asks a store again that has failed once."""
+class Making(NamedTuple):
+    """How a limiter is made that should show some behaviour: its options, and what is added to its URL."""
 
-    def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        return super().enter(ops, now) if self._failed_at < 0 else Entered((), ops)
-
-    def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
-        if outcomes or not token:
-            return super().leave(token, outcomes, now)
-        return [self._instead(op, not_sent("not any more", "the store"), now) for op in token]
+    options: Callable[[Any], dict[str, Any]]
+    url: str = ""
 
 
-def _layers(kind: type[Fallback]) -> Callable[[str], dict[str, Any]]:
-    return lambda behaviour: {"layers": [kind(behaviour)]}  # type: ignore[arg-type]
-
-
-BROKEN: dict[str | None, Callable[[str], dict[str, Any]]] = {
-    None: lambda behaviour: {"on_failure": behaviour},
-    "generous": _layers(Generous),
-    "resentful": _layers(Resentful),
-    "raising": lambda _: {"on_failure": "raise"},
+BROKEN: dict[str | None, Making] = {
+    None: Making(lambda behaviour: {"on_failure": behaviour}),
+    "generous": Making(lambda behaviour: {"layers": [Generous(behaviour)]}),
+    "resentful": Making(  # never asks a store again that has failed
+        lambda behaviour: {"on_failure": behaviour}, "&breaker_failures=1&breaker_dwell=3600"
+    ),
+    "raising": Making(lambda _: {"on_failure": "raise"}),
 }
-"""The options of a limiter that should behave so; None: of one that does."""
+"""By what is wrong with them; None: nothing."""

@@ -34,7 +34,7 @@ from penstock.clock import Micros, SystemClock, monotonic
 from penstock.events import LayerFailed
 from penstock.layers.fallback import Fallback
 from tests.faults.broken import BROKEN
-from tests.faults.load import BEHAVIOURS, COPIES, QUOTAS, WEIGHTS, WIDE, Answer, key_of, keys_of, quota_of, write
+from tests.faults.load import BEHAVIOURS, COPIES, WEIGHTS, WIDE, Answer, key_of, keys_of, quota_of, write
 
 HOST_NAME = "store.faults.test"
 """A name that resolves as long as the file of names is there."""
@@ -153,14 +153,14 @@ class Node:
 
     async def open(self, text: str) -> str:
         urls: dict[str, Any] = json.loads(text)
-        broken = urls.pop("broken", None)
+        making = BROKEN[urls.pop("broken", None)]
         desks, self._desks = self._desks, {}
         await asyncio.wait_for(asyncio.gather(*self._under_way), PATIENCE)
         for desk in desks.values():
             await desk.call("close")
         limiters = Limiter if self._threads else AsyncLimiter
         for behaviour, url in urls.items():
-            limiter = limiters(url, hook=self._hear, **BROKEN[broken](behaviour))
+            limiter = limiters(url + making.url, hook=self._hear, **making.options(behaviour))
             self._desks[behaviour] = Desk(behaviour, limiter, self._threads)
         return "open"
 
