@@ -164,7 +164,7 @@ class Fleet:
         known = [node["local"]["hosts"] for node in self.tell("look")]
         return all(number is None or number >= len(self._nodes) for number in known)
 
-    def wait_until_told(self, patience: float = 5.0) -> None:
+    def wait_until_told(self, patience: float = 30.0) -> None:
         """Wait until what was admitted locally has been told to the store, but not for ever."""
         with suppress(TimeoutError):
             wait_until(lambda: not any(desk["untold"] for desk in self.look()), "reports", pause=0.05, within=patience)
