@@ -91,6 +91,25 @@ class RulesRefused(NamedTuple):
     why: str
 
 
+class Decided(NamedTuple):
+    """A request that rules decided on; one event for each.
+
+    - `rule`: the id of the rule that refused, or else of the tightest; empty if none applies.
+    - `outcome`: "allowed" or "refused"; `reason`, if refused: "rate", "too_close" (a min_interval), "concurrency",
+      "shed", "blocked", or "degraded" (the store could not answer, and the rule is closed then).
+    - `would_refuse`: the ids of rules in shadow mode that would have refused.
+    - `source`: who answered, "store" or what stood in for it; `version`: of the rules.
+    """
+
+    rule: str
+    outcome: str
+    reason: str
+    would_refuse: tuple[str, ...]
+    cost: int
+    source: str
+    version: str
+
+
 def nobody(event: Any) -> None:
     """The hook of those who do not want to know."""
 

@@ -65,6 +65,7 @@ class Front:
         self._bind = None if in_process is None or layers else in_process.bind
         self._bind_once = None if in_process is None or layers else in_process.bind_once
         self._bind_amends = None if in_process is None or layers else in_process.bind_amends
+        self._ask_all = None if in_process is None or layers else in_process.ask_all
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
         self._repeats = next((layer for layer in layers if isinstance(layer, DenyCache)), None)
@@ -76,6 +77,7 @@ class Front:
 
     def _shut(self) -> None:
         self._closed = True
+        self._ask_all = None
         self._direct.clear()
         self._parts.clear()
         self._amends.clear()
@@ -130,7 +132,7 @@ class Front:
         if self._bind_once is None or len(parts) != 1:
             return None
         once = self._bind_once(parts[0])
-        return once(check_key(key), cost, _check_id(id), self._time_ns() // 1_000)
+        return once(check_key(key), cost, check_id(id), self._time_ns() // 1_000)
 
     def _direct_asks(self, requests: Sequence[Request]) -> Iterable[tuple[DirectAsk, Key]] | None:
         """The store's own function for each request, if it has one for all and nothing needs a closer look."""
@@ -161,7 +163,7 @@ class Front:
         asks = tuple(
             Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in self._quotas(quota)
         )
-        return Acquire(asks, dry, None if request_id is None else _check_id(request_id))
+        return Acquire(asks, dry, None if request_id is None else check_id(request_id))
 
     def _acquire_all(self, requests: Sequence[Request]) -> list[Op]:
         for position, request in enumerate(requests):
@@ -405,7 +407,8 @@ def _parts(quota: QuotaLike) -> tuple[Quota, ...]:
     return check_quotas(tuple(part for whole in _read(quota) for part in whole.parts))
 
 
-def _check_id(request_id: Id) -> bytes:
+def check_id(request_id: Id) -> bytes:
+    """`request_id` as it is compared."""
     if not isinstance(request_id, str | bytes):
         raise InvalidRequest(f"id: expected text or bytes, not {type(request_id).__name__}")
     try:

@@ -16,7 +16,7 @@ identities and what is printed ends up in logs.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError, shown
@@ -53,6 +53,9 @@ class Ask(NamedTuple):
     def __repr__(self) -> str:
         return f"<Ask {self.quota}: {self.cost}{', advisory' if self.advisory else ''}>"
 
+
+Posed: TypeAlias = tuple[Key, Quota, int, bool]
+"""The fields of an ask, as a plain tuple, which costs a third: for requests that never become operations."""
 
 Answer: TypeAlias = tuple[bool, int, Micros, Micros, Micros, Micros, int]
 """What an algorithm says: allowed, remaining, retry_after, reset_after, more_after, delay, mark."""
@@ -201,7 +204,7 @@ class Verdict(Decision):
         return len(self) > 7
 
     @classmethod
-    def of(cls, decisions: tuple[Decision, ...], record: object = None) -> Verdict:
+    def of(cls, decisions: tuple[Decision, ...], record: object = None) -> Self:
         """The verdict that follows from the decisions on all asks of a request."""
         named = () if record is None else (record,)
         several = decisions if len(decisions) > 1 or decisions[0].advisory else ()
@@ -218,11 +221,11 @@ class Verdict(Decision):
                 share = 1.5 if quota.algorithm == MIN_INTERVAL else remaining / quota.capacity
                 if share < least:
                     tightest, least = decision, share
-        if refused:
-            return cls((*tightest[:5], several, *named))
-        _, remaining, _, reset_after, more_after, _, mark = tightest[0]
-        answer = True, remaining, 0, reset_after, more_after, delay, mark
-        return cls((answer, *tightest[1:5], several, *named))
+        answer, at, key, quota, cost, _ = tightest
+        if not refused and (delay != answer[5] or not answer[0]):
+            _, remaining, _, reset_after, more_after, _, mark = answer
+            answer = True, remaining, 0, reset_after, more_after, delay, mark
+        return cls((answer, at, key, quota, cost, several, *named))
 
 
 class Charge(NamedTuple):

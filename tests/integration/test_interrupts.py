@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from penstock import Limiter, ManualClock, Quota
-from penstock.model import Acquire, Ask
+from penstock.model import Acquire, Ask, Verdict
 from penstock.stores import MemoryStore
 from tests.integration.support import DEADLINE, hasty_switching
 
@@ -98,11 +98,16 @@ def calls(store: MemoryStore) -> dict[str, Callable[[int], object]]:
         start = number % 60
         return store.run([Acquire(tuple(Ask(key, LONE) for key in KEYS[start : start + 4]))])
 
+    def together(number: int) -> object:
+        start = number % 60
+        return store.ask_all(tuple(Ask(key, LONE) for key in KEYS[start : start + 4]), 0, Verdict)
+
     return {
         "acquire": lambda number: limiter.acquire(KEYS[number % 64], LONE),
         "a new key each": lambda number: limiter.acquire(f"new {number}", LONE),
         "several quotas": lambda number: limiter.acquire(KEYS[number % 64], [LONE, OTHER]),
         "several keys": several,
+        "several keys at once": together,
         "peek": lambda number: limiter.peek(KEYS[number % 64], LONE),
         "refund": lambda number: limiter.refund(limiter.acquire(KEYS[number % 64], LONE)),
         "reset": lambda number: limiter.reset(KEYS[number % 64], LONE),

@@ -95,3 +95,27 @@ def test_without_its_extra_the_command_says_what_to_install(
         main()
     assert caught.value.code == 2
     assert "pip install 'penstock[cli]'" in capsys.readouterr().err
+
+
+def test_it_explains_which_rules_apply_to_a_request(file: Path) -> None:
+    result = _run("rules", "explain", file, "ip=192.0.2.7", "path=/v1=x")
+    assert result.exit_code == 0
+    assert "it may pass\napi: applies: it has no condition\n    counted by ip (an IPv4 address)\n" in result.stdout
+    assert "0 of 100 used" in result.stdout
+    assert "192.0.2.7" not in result.stdout
+
+
+def test_it_explains_to_scripts_too(file: Path) -> None:
+    said = json.loads(_run("rules", "explain", file, "ip=192.0.2.7", "--json").stdout)
+    assert said["outcome"] == "it may pass"
+    assert said["rules"][0]["applies"] is True
+    assert said["rules"][0]["quotas"] == ["100/minute"]
+
+
+def test_it_explains_no_file_that_is_faulty_and_no_entry_without_a_name(file: Path) -> None:
+    assert _run("rules", "explain", file, "=x").exit_code == 2
+    assert _run("rules", "explain", file, "ip").exit_code == 2
+    file.write_text(FAULTY, encoding="utf-8")
+    result = _run("rules", "explain", file, "ip=192.0.2.7")
+    assert result.exit_code == 1
+    assert "fortnight" in result.stdout

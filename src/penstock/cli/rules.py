@@ -1,6 +1,7 @@
-"""`penstock rules`: check a file of rules, and print the schema of such files.
+"""`penstock rules`: check a file of rules, explain what it makes of a request, print the schema of such files.
 
     penstock rules check FILE [--json]      0: sound, 1: faults, each a line `file:line: path: value: what is wrong`
+    penstock rules explain FILE ENTRY=VALUE... [--store URL] [--json]      which rules apply to such a request, and why
     penstock rules schema                   the JSON Schema, for editors
 
 Results go to standard output, so that scripts can read them; `--json` makes them one JSON object.
@@ -16,10 +17,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from penstock.enforcer import Enforcer
 from penstock.errors import Fault, InvalidRules
+from penstock.limiter import Limiter
 from penstock.rules import schema as schemas
+from penstock.rules.explaining import Explanation
 from penstock.rules.model import RuleFile
 from penstock.rules.parsing import content, parse, version
+from penstock.rules.ruleset import RuleSet
 
 SOUND, FAULTY = 0, 1
 
@@ -42,9 +47,53 @@ def check(file: File, as_json: Json = False) -> None:
 
 
 @app.command()
+def explain(
+    file: File,
+    entries: Annotated[list[str], typer.Argument(metavar="ENTRY=VALUE...", help="What is known of the request.")],
+    store: Annotated[str, typer.Option(help="Whose counters to look at, such as redis://host.")] = "memory://",
+    as_json: Json = False,
+) -> None:
+    """Say which rules apply to a request and why the others do not, and how its counters stand. Charges nothing.
+
+    Values are not repeated in the answer, because they may be identities.
+    """
+    try:
+        rules = RuleSet(parse(content(file), file.name))
+    except InvalidRules as error:
+        _say_faults(error.faults, as_json=as_json)
+        raise typer.Exit(FAULTY) from None
+    with Limiter(store) as limiter:
+        explanation = Enforcer(rules, limiter).explain(_descriptor(entries))
+    if as_json:
+        typer.echo(json.dumps(_plain(explanation), indent=2))
+    else:
+        Console(highlight=False, soft_wrap=True).print(Text(str(explanation)))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of files of rules."""
     typer.echo(schemas.text(), nl=False)
+
+
+def _descriptor(entries: list[str]) -> dict[str, str]:
+    descriptor = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{entry!r}: expected ENTRY=VALUE, such as path=/v1/orders")
+        descriptor[name] = value
+    return descriptor
+
+
+def _plain(explanation: Explanation) -> dict[str, object]:
+    """An explanation as JSON can carry it."""
+    rules = [
+        rule._asdict()
+        | {"quotas": [str(quota) for quota in rule.quotas], "counters": [str(counter) for counter in rule.counters]}
+        for rule in explanation.rules
+    ]
+    return explanation._asdict() | {"rules": rules}
 
 
 def _say_faults(faults: tuple[Fault, ...], *, as_json: bool) -> None:

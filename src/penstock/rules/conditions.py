@@ -52,7 +52,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """The whole entry fits a pattern: `*` is any run of characters without `/`, `**` any run at all."""
+    """The whole entry fits a pattern: `*` is any run of characters without `/`, `**` any segments, also none."""
 
     entry: str
     pattern: str

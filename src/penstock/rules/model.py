@@ -4,7 +4,6 @@
     ├── rules       Rule: which requests, counted by which key, against which quotas
     ├── overrides   Override: other quotas for one customer, until an instant
     ├── entries     EntryOptions: how the texts of a descriptor entry are made equal
-    ├── directory   the file that says who owns an API key
     └── empty       said when a file is meant to have no rules
 
 Fields are read strictly: nothing is guessed, unknown ones are errors, and so are fields that would have no effect. The
@@ -252,7 +251,6 @@ class RuleFile(_Record):
     """Exceptions that end by themselves."""
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
     """How the texts of an entry are made equal."""
-    directory: Line | None = None
     """The file that says whose an API key is, seen from the folder of this one."""
     empty: bool = False
     """Said in a file that is meant to have no rules."""

@@ -21,7 +21,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from penstock import quota_text
 from penstock.clock import SECOND
-from penstock.errors import InvalidQuota
+from penstock.errors import InvalidInput, InvalidQuota
 from penstock.quota import Quota
 from penstock.rules.conditions import (
     CONDITIONS,
@@ -38,6 +38,7 @@ from penstock.rules.conditions import (
     Present,
 )
 from penstock.rules.flaws import HIDDEN, Flaw, Flawed, flawed, unknown
+from penstock.rules.globs import check_pattern
 
 KeyPart: TypeAlias = tuple[str, ...]
 """Entries of which the first that is present becomes part of the key."""
@@ -290,9 +291,10 @@ def one_or_more(value: object, reader: Callable[[object], T]) -> list[T]:
 
 
 def _pattern(text: str) -> str:
-    if "***" in text:
-        raise flawed(text, "* within a segment, ** across segments", "three stars")
-    return text
+    try:
+        return check_pattern(text)
+    except InvalidInput:
+        raise flawed(text, "* within a segment, or ** alone between slashes", "** beside something else") from None
 
 
 def _network(value: object) -> Network:

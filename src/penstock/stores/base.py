@@ -8,11 +8,13 @@ outcome of the operation is then a `Failed`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Key, Op, Outcome, Verdict
+from penstock.model import Key, Op, Outcome, Posed, Verdict
 from penstock.quota import Quota
+
+V = TypeVar("V", bound=Verdict)
 
 DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 """Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
@@ -20,6 +22,13 @@ DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
 
 DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
 """The same for a request with an id, which comes after the cost and was checked."""
+
+
+class AskAll(Protocol):
+    """Decides on all asks of a request, which have been checked, at an instant; charges all or none."""
+
+    def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V], /) -> V:
+        """The verdict, made as one of `kind`."""
 
 
 class DirectAmends(NamedTuple):
@@ -59,6 +68,10 @@ class InProcess(Protocol):
     """A store that answers at once, without I/O, and so can spare a request the making of operations and batches."""
 
     clock: Clock
+
+    @property
+    def ask_all(self) -> AskAll:
+        """The function that answers requests of any keys, all or none."""
 
     def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
         """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""

@@ -25,6 +25,7 @@ from penstock.model import (
     Key,
     Op,
     Outcome,
+    Posed,
     Reset,
     Verdict,
     check_cost,
@@ -34,9 +35,10 @@ from penstock.model import (
 )
 from penstock.quota import Identity, Quota
 from penstock.stores.amends import Amends
-from penstock.stores.base import DirectAmends, DirectAsk, DirectOnce
+from penstock.stores.base import AskAll, DirectAmends, DirectAsk, DirectOnce, V
 from penstock.stores.families import MAX_BOUND, Counter, Family
 from penstock.stores.stripes import MASK, STRIPES, Stripes, holding
+from penstock.stores.together import bind_together
 
 DEFAULT_MAX_KEYS = 1_000_000
 LEAST_MAX_KEYS = 16 * STRIPES
@@ -60,6 +62,7 @@ class MemoryStore:
         self._direct_once: dict[Quota, DirectOnce] = {}
         self._direct_amends: dict[Quota, DirectAmends] = {}
         self._lock = self._stripes.lock  # protects the making of families
+        self.ask_all: AskAll = bind_together(self._stripes, self._family, self._ask_all)
 
     @property
     def counters(self) -> int:
@@ -210,13 +213,17 @@ class MemoryStore:
 
     def _acquire(self, op: Acquire, now: Micros) -> Verdict:
         asks, dry, request_id, _ = op
+        if request_id is None and not dry:
+            return self._ask_all(asks, now)
         posed = [(ask, self._counter(ask.key, ask.quota)) for ask in asks]
         if request_id is not None:
             return self._acquire_once(posed, request_id, now)
         stripes = [counter.stripe for _, counter in posed]
-        if dry:
-            return holding(stripes, lambda: Verdict.of(tuple([_peek(ask, counter, now) for ask, counter in posed])))
-        return holding(stripes, lambda: Verdict.of(self._decide(posed, now)))
+        return holding(stripes, lambda: Verdict.of(tuple([_peek(ask, counter, now) for ask, counter in posed])))
+
+    def _ask_all(self, asks: tuple[Posed, ...], now: Micros, kind: type[V] = Verdict) -> V:  # type: ignore[assignment]
+        posed = [(new(Ask, ask), self._counter(ask[0], ask[1])) for ask in asks]
+        return holding([counter.stripe for _, counter in posed], lambda: kind.of(self._decide(posed, now)))
 
     def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
@@ -319,6 +326,7 @@ class AsyncMemoryStore:
         self.bind = store.bind
         self.bind_once = store.bind_once
         self.bind_amends = store.bind_amends
+        self.ask_all = store.ask_all
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         return self._store.run(ops, deadline)

@@ -1,0 +1,117 @@
+"""What follows from a combination of matching rules, whatever the values of the descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from penstock.clock import Micros
+from penstock.model import Ask, Key, Posed, check_cost, new
+from penstock.rules.compiled import CompiledRule, ShortWay
+
+OnFailure: TypeAlias = Literal["local", "open", "closed"]
+STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "closed")
+PRIORITIES = ("low", "normal", "high", "critical")
+
+
+class Short(NamedTuple):
+    """Asks that never vary, ways to make the others, and the rule behind each ask."""
+
+    fixed: tuple[Posed, ...]
+    ways: tuple[ShortWay, ...]
+    owners: tuple[CompiledRule, ...]
+
+
+class Course(NamedTuple):
+    """What follows from a combination of matching rules, whatever the values.
+
+    - `limits`: the rules whose counters are asked.
+    - `decided_by`: the `deny` or `allow` rule that decides alone, if one does.
+    - `would_block`: `deny` rules in shadow mode.
+    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest.
+    """
+
+    limits: tuple[CompiledRule, ...] = ()
+    decided_by: CompiledRule | None = None
+    would_block: tuple[CompiledRule, ...] = ()
+    on_failure: OnFailure | None = None
+    deadline: Micros | None = None
+    priority: str = PRIORITIES[0]
+    may_collide: bool = False  # two of the limits share a counter
+    short: Short | None = None  # how to ask all limits in a short way, if all have one
+    has_shadows: bool = False
+    version: str = ""  # of the set of rules
+
+
+class Plan(NamedTuple):
+    """What is asked for one request, and the rule behind each ask."""
+
+    course: Course
+    posed: tuple[Posed, ...]
+    owners: tuple[CompiledRule, ...]
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """The same as records, for operations."""
+        return tuple([new(Ask, ask) for ask in self.posed])
+
+
+def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
+    looked_at: list[CompiledRule] = []
+    for rule in matched:
+        looked_at.append(rule)
+        if rule.rule.stop:
+            break
+    limits = tuple(rule for rule in looked_at if rule.action == "limit")
+    decisive = [rule for rule in looked_at if rule.action != "limit" and not rule.advisory]
+    would_block = tuple(rule for rule in looked_at if rule.action == "deny" and rule.advisory)
+    priority = max((rule.rule.priority for rule in limits), key=PRIORITIES.index, default="normal")
+    if decisive:
+        return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block), version=version)
+    enforced = [rule for rule in limits if not rule.advisory]
+    modes = [rule.rule.on_failure for rule in enforced if rule.rule.on_failure is not None]
+    scopes = [rule.rule.shared for rule in limits if rule.rule.shared is not None]
+    collide = len(set(scopes)) < len(scopes)
+    return Course(
+        limits,
+        None,
+        would_block,
+        max(modes, key=STRICTNESS.index, default=None),
+        min((rule.deadline for rule in limits if rule.deadline is not None), default=None),
+        priority,
+        collide,
+        None if collide else _short(limits),
+        bool(would_block) or len(enforced) < len(limits),
+        version,
+    )
+
+
+def _short(limits: Sequence[CompiledRule]) -> Short | None:
+    fixed = [(ask, rule) for rule in limits for ask in rule.fixed_asks()]
+    ways = [way for rule in limits for way in rule.short_ways()]
+    owners = [rule for _, rule in fixed] + [way[4] for way in ways]
+    if len(set(owners)) < len(limits):
+        return None
+    return Short(tuple(ask for ask, _ in fixed), tuple(ways), tuple(owners))
+
+
+_Pairs: TypeAlias = list[tuple[Posed, CompiledRule]]
+
+
+def merged(pairs: _Pairs) -> _Pairs:
+    """A counter that several rules share is asked once: by the smallest limit and the largest cost among them.
+
+    Where one of them is in shadow mode and another is not, the other alone is asked.
+    """
+    merged: dict[tuple[Key, object], tuple[Ask, CompiledRule]] = {}
+    for posed, rule in pairs:
+        ask = Ask(*posed)
+        counter = ask.key, ask.quota.identity
+        other, owner = merged.get(counter, (ask, rule))
+        if ask.advisory == other.advisory:
+            if ask.quota.capacity < other.quota.capacity:
+                other, owner = ask._replace(cost=other.cost), rule
+            merged[counter] = other._replace(cost=check_cost(max(ask.cost, other.cost), other.quota)), owner
+        elif other.advisory:
+            merged[counter] = ask, rule
+    return [*merged.values()]

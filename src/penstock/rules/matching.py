@@ -1,0 +1,367 @@
+"""Which of many conditions a descriptor meets, found through an index and not by trying one after the other.
+
+**Slots.** The entries that any rule looks at are numbered; a descriptor is read once into a list of values by these
+numbers (`penstock.rules.entries`), and everything else works on that list.
+
+**Anchors.** Of every condition the compiler picks a part that must hold if the whole is to hold and that can be looked
+up: an equal text by hash, a prefix or a network by binary search, a pattern by a walk along the value's segments. Where
+several parts would do, it takes the one that the fewest other conditions share. What cannot be looked up (`Not`, or
+nothing at all) is tried on every request.
+
+**Tests.** Conditions that their anchor does not decide are then tested, each in time linear in the value; nothing here
+can go back and try again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any as Anything
+from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.rules.conditions import All, Any, Cidr, Condition, Equals, Glob, Not, OneOf, Prefix, Present
+from penstock.rules.entries import ABSENT, Read, reader
+from penstock.rules.globs import GlobTree
+from penstock.rules.networks import NetworkTable, Positions, number_of, range_of
+
+Values: TypeAlias = list[Anything]
+"""What was read of a descriptor, by slot: a text, empty if absent; or the number of an address, None if it is none."""
+
+Test: TypeAlias = Callable[[Values], bool]
+
+
+class Options(Protocol):
+    """How an entry is read."""
+
+    @property
+    def fold_case(self) -> bool: ...
+    @property
+    def nfc(self) -> bool: ...
+    @property
+    def ipv6_prefix(self) -> int | None: ...
+
+
+class Slots:
+    """The entries that rules look at, and where their values are found."""
+
+    def __init__(self, options: Callable[[str], Options]) -> None:
+        self._options = cache(options)
+        self._reads: dict[str, Read] = {}
+        self._plain: dict[str, bool] = {}
+        self._numbers: dict[tuple[str, bool], int] = {}
+
+    def text(self, entry: str) -> int:
+        """The slot of the entry's text."""
+        return self._numbers.setdefault((entry, False), len(self._numbers))
+
+    def address(self, entry: str) -> int:
+        """The slot of the entry's number, if it is an address."""
+        self.text(entry)
+        return self._numbers.setdefault((entry, True), len(self._numbers))
+
+    def read(self, entry: str) -> Read:
+        """How the entry is read, in descriptors and in rules alike."""
+        if entry not in self._reads:
+            how = self._options(entry)
+            address = how.ipv6_prefix is not None
+            self._reads[entry] = reader(entry, fold_case=how.fold_case, nfc=how.nfc, address=address)
+            self._plain[entry] = not (address or how.fold_case)
+        return self._reads[entry]
+
+    def ipv6_prefix(self, entry: str) -> int | None:
+        return self._options(entry).ipv6_prefix
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The entries to read, slot by slot."""
+        return tuple(entry for entry, _ in self._numbers)
+
+    def reads(self) -> tuple[Read, ...]:
+        """How to read what a caller may have written, slot by slot."""
+        return tuple(_number(self.read(entry)) if as_number else self.read(entry) for entry, as_number in self._numbers)
+
+    def special(self) -> tuple[tuple[int, Read], ...]:
+        """How to read those slots in which even plain ASCII text is not taken as it is."""
+        specials = [as_number or not self._plain[entry] for entry, as_number in self._numbers]
+        return tuple((slot, read) for slot, read in enumerate(self.reads()) if specials[slot])
+
+
+def _number(read: Read) -> Callable[[object], Anything]:
+    def read_number(value: object) -> int | None:
+        return number_of(read(value))
+
+    return read_number
+
+
+class Term(NamedTuple):
+    """Something that can be looked up: how, in which slot, and what for."""
+
+    how: str  # "equal", "prefix", "glob", "network", "present", "absent"
+    slot: int
+    what: Hashable = None
+
+
+class _Anchor(NamedTuple):
+    """Terms of which at least one is found if the condition holds; `exact` if, then, it does hold."""
+
+    terms: tuple[Term, ...]
+    exact: bool
+
+
+_Option: TypeAlias = tuple[Condition, _Anchor]
+"""A part of a condition that could be looked up, and how."""
+
+
+class Index:
+    """Conditions by position, compiled; None is met by everything."""
+
+    def __init__(self, conditions: Sequence[Condition | None], slots: Slots) -> None:
+        self.tests: list[Test | None] = []  # what is left to test of a condition whose anchor was found
+        options = [[] if condition is None else _options(condition, slots) for condition in conditions]
+        shared = Counter([term for some in options for _, anchor in some for term in anchor.terms])
+        self._always: list[int] = []
+        terms: list[tuple[Term, int]] = []
+        for position, condition in enumerate(conditions):
+            anchor, test = _compile(condition, options[position], slots, shared)
+            self.tests.append(test)
+            if anchor is None:
+                self._always.append(position)
+            else:
+                terms += [(term, position) for term in dict.fromkeys(anchor.terms)]
+        self._may_repeat = len({position for _, position in terms}) < len(terms)
+        self._lookups = _lookups(terms)
+        self._equal = list(_equal_tables(terms).items())
+
+    def parts(self) -> list[list[Anything]]:
+        """What the index consists of, for whoever takes it apart."""
+        return [self.tests, *([*table.values()] for _, table in self._equal), *_contents(self._lookups)]
+
+    def find(self, values: Values) -> list[int]:
+        """The positions of all conditions whose anchor is found, in order; `tests` says what is left to test."""
+        hits = self._always[:]
+        for slot, table in self._equal:
+            found = table.get(values[slot])
+            if found is not None:
+                hits += found
+        for slot, find in self._lookups:
+            hits += find(values[slot])
+        if self._may_repeat:
+            return sorted(set(hits))
+        hits.sort()
+        return hits
+
+
+def _compile(
+    condition: Condition | None, options: Sequence[_Option], slots: Slots, shared: Mapping[Term, int]
+) -> tuple[_Anchor | None, Test | None]:
+    """The anchor of a condition, the one least shared, and the test of what it leaves undecided."""
+    if condition is None:
+        return None, None
+    if not options:
+        return None, compile_test(condition, slots)
+    decided, anchor = min(options, key=lambda option: _dearness(option[1], shared))
+    parts = _conjuncts(condition)
+    left = [part for part in parts if part is not decided or not anchor.exact]
+    return anchor, _all([compile_test(part, slots) for part in left]) if left else None
+
+
+_DEARNESS = {"equal": 0, "network": 1, "prefix": 2, "glob": 3, "present": 4, "absent": 5}
+
+
+def _dearness(anchor: _Anchor, shared: Mapping[Term, int]) -> tuple[int, int, int]:
+    most = max((shared[term] for term in anchor.terms), default=0)
+    return most, max((_DEARNESS[term.how] for term in anchor.terms), default=0), len(anchor.terms)
+
+
+def _conjuncts(condition: Condition) -> tuple[Condition, ...]:
+    """The parts that must all hold."""
+    if isinstance(condition, All):
+        return tuple(part for inner in condition.conditions for part in _conjuncts(inner))
+    return (condition,)
+
+
+def _options(condition: Condition, slots: Slots) -> list[_Option]:
+    """Every part of a condition that could be its anchor."""
+    anchors = [(part, _anchor(part, slots)) for part in _conjuncts(condition)]
+    return [(part, anchor) for part, anchor in anchors if anchor is not None]
+
+
+def _anchor(part: Condition, slots: Slots) -> _Anchor | None:
+    """What to look up for a condition other than `All`; None if it cannot be looked up."""
+    if isinstance(part, Any):
+        anchors = [_any_anchor(inner, slots) for inner in part.conditions]
+        found = [anchor for anchor in anchors if anchor is not None]
+        if len(found) < len(anchors) or not found:
+            return None
+        return _Anchor(tuple(term for one in found for term in one.terms), all(one.exact for one in found))
+    if isinstance(part, Not):
+        inner = part.condition
+        return _anchor(Present(inner.entry, not inner.wanted), slots) if isinstance(inner, Present) else None
+    if isinstance(part, All):
+        raise AssertionError("conjuncts are never All")
+    return _Anchor(tuple(_terms(part, slots)), exact=True)
+
+
+def _any_anchor(inner: Condition, slots: Slots) -> _Anchor | None:
+    """The anchor of one alternative: of several conjuncts the first that can be looked up."""
+    options = _options(inner, slots)
+    if not options:
+        return None
+    anchor = options[0][1]
+    return _Anchor(anchor.terms, anchor.exact and len(_conjuncts(inner)) == 1)
+
+
+def _terms(leaf: Equals | OneOf | Prefix | Glob | Cidr | Present, slots: Slots) -> Iterable[Term]:
+    entry = leaf.entry
+    if isinstance(leaf, Cidr):
+        slot = slots.address(entry)
+        return [Term("network", slot, range_of(network)) for network in leaf.networks]
+    slot, read = slots.text(entry), slots.read(entry)
+    if isinstance(leaf, Equals):
+        return [Term("equal", slot, read(leaf.value))]
+    if isinstance(leaf, OneOf):
+        return [Term("equal", slot, read(value)) for value in leaf.values]
+    if isinstance(leaf, Prefix):
+        return [Term("prefix", slot, read_fragment(read, leaf.text))]
+    if isinstance(leaf, Glob):
+        return [Term("glob", slot, read_fragment(read, leaf.pattern))]
+    return [Term("present" if leaf.wanted else "absent", slot)]
+
+
+def read_fragment(read: Read, text: str) -> str:
+    """The beginning of a value, or a pattern for it, in the form in which values are read.
+
+    Where an address is expected no fragment of one is, and the text is taken as it stands.
+    """
+    return read(text) or text
+
+
+# ---------------------------------------------------------------- looking up
+
+
+def _equal_tables(terms: Iterable[tuple[Term, int]]) -> dict[int, dict[Hashable, Positions]]:
+    tables: dict[int, dict[Hashable, list[int]]] = {}
+    for term, position in terms:
+        if term.how == "equal" and term.what:  # what reads as absent is equal to nothing
+            tables.setdefault(term.slot, {}).setdefault(term.what, []).append(position)
+    return {slot: {what: tuple(found) for what, found in table.items()} for slot, table in tables.items()}
+
+
+def _lookups(terms: Sequence[tuple[Term, int]]) -> list[tuple[int, Callable[[Anything], Positions]]]:
+    """For each slot, the functions that find what its value leads to, beside equal texts."""
+    grouped: dict[tuple[str, int], list[tuple[Anything, int]]] = {}
+    for term, position in terms:
+        if term.how != "equal":
+            grouped.setdefault((term.how, term.slot), []).append((term.what, position))
+    return [(slot, _FINDERS[how](found)) for (how, slot), found in grouped.items()]
+
+
+def _contents(lookups: Iterable[tuple[int, Callable[[Anything], Positions]]]) -> Iterable[list[Anything]]:
+    tables = [getattr(find, "__self__", None) for _, find in lookups]
+    return [part for table in tables for part in getattr(table, "lists", ())]
+
+
+class PrefixTable:
+    """Which of many prefixes a text begins with.
+
+    Sorted, the last prefix that is not greater than a text is the longest it begins with, or begins with that one.
+    """
+
+    def __init__(self, prefixes: Iterable[tuple[str, int]]) -> None:
+        found: dict[str, list[int]] = {}
+        for prefix, position in prefixes:
+            found.setdefault(prefix, []).append(position)
+        self._sorted = sorted(found)
+        self._before: list[int] = []  # the index of the longest other prefix that this one begins with, or -1
+        self._hits: list[Positions] = []  # of this prefix and of all that it begins with
+        open_: list[int] = []
+        for index, prefix in enumerate(self._sorted):
+            while open_ and not prefix.startswith(self._sorted[open_[-1]]):
+                open_.pop()
+            self._before.append(open_[-1] if open_ else -1)
+            self._hits.append((self._hits[open_[-1]] if open_ else ()) + tuple(found[prefix]))
+            open_.append(index)
+
+    @property
+    def lists(self) -> tuple[list[Anything], ...]:
+        return self._sorted, self._hits
+
+    def find(self, text: str) -> Positions:
+        """What stands at all prefixes of `text`."""
+        index = bisect_right(self._sorted, text) - 1
+        while index >= 0:
+            if text.startswith(self._sorted[index]):
+                return self._hits[index]
+            index = self._before[index]
+        return ()
+
+
+def _present(found: Sequence[tuple[None, int]]) -> Callable[[Anything], Positions]:
+    positions = tuple(position for _, position in found)
+    return lambda value: positions if value else ()
+
+
+def _absent(found: Sequence[tuple[None, int]]) -> Callable[[Anything], Positions]:
+    positions = tuple(position for _, position in found)
+    return lambda value: () if value else positions
+
+
+_FINDERS: Mapping[str, Callable[[Anything], Callable[[Anything], Positions]]] = {
+    "prefix": lambda found: PrefixTable(found).find,
+    "glob": lambda found: GlobTree(found).find,
+    "network": lambda found: NetworkTable(found).find,
+    "present": _present,
+    "absent": _absent,
+}
+
+
+# ---------------------------------------------------------------- testing
+
+
+def compile_test(condition: Condition, slots: Slots) -> Test:
+    """A function that tests one condition on what was read."""
+    if isinstance(condition, Not):
+        inner = compile_test(condition.condition, slots)
+        return lambda values: not inner(values)
+    if isinstance(condition, All):
+        return _all([compile_test(part, slots) for part in condition.conditions])
+    if isinstance(condition, Any):
+        tests = [compile_test(part, slots) for part in condition.conditions]
+        return lambda values: any([test(values) for test in tests])  # noqa: C419  # a list is faster than a generator
+    return _test(condition, slots)
+
+
+def _all(tests: Sequence[Test]) -> Test:
+    if len(tests) == 1:
+        return tests[0]
+
+    def all_hold(values: Values) -> bool:
+        for test in tests:  # noqa: SIM110  # a generator would cost more than the tests
+            if not test(values):
+                return False
+        return True
+
+    return all_hold
+
+
+def _test(leaf: Equals | OneOf | Prefix | Glob | Cidr | Present, slots: Slots) -> Test:
+    if isinstance(leaf, Cidr):
+        slot = slots.address(leaf.entry)
+        in_network = NetworkTable((range_of(network), 0) for network in leaf.networks).find
+        return lambda values: bool(in_network(values[slot]))
+    slot, read = slots.text(leaf.entry), slots.read(leaf.entry)
+    if isinstance(leaf, Equals | OneOf):
+        wanted = {leaf.value} if isinstance(leaf, Equals) else set(leaf.values)
+        texts = frozenset(read(text) for text in wanted) - {ABSENT}
+        return lambda values: values[slot] in texts
+    if isinstance(leaf, Prefix):
+        prefix = read_fragment(read, leaf.text)
+        return lambda values: values[slot].startswith(prefix)
+    if isinstance(leaf, Glob):
+        fits = GlobTree([(read_fragment(read, leaf.pattern), 0)]).find
+        return lambda values: bool(fits(values[slot]))
+    if leaf.wanted:
+        return lambda values: bool(values[slot])
+    return lambda values: not values[slot]
