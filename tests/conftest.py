@@ -3,8 +3,8 @@
 A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHESIS_PROFILE, else it is `ci`.
 """
 
-import gc
 import _thread
+import gc
 import os
 import re
 import sys
