@@ -1,0 +1,49 @@
+"""What a reviewer found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock import Limiter, StoreError
+from penstock.clock import Micros
+from penstock.enforcer import Enforcer
+from penstock.errors import InvalidOption, InvalidRequest, InvalidRules
+from penstock.layers.fallback import Fallback
+from penstock.model import Failed, Op, Outcome
+from penstock.rules.directory import KeyDirectory
+from penstock.rules.globs import GlobTree
+from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
+from penstock.rules.parsing import parse
+from penstock.rules.retiring import MOST, retired
+from tests.unit.rules.support import NOW, rule_set
+
+IP = {"ip": "192.0.2.7"}
+SECRET = b"0123456789abcdef"
+
+
+class Gone:
+    """A store that cannot answer."""
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        return [Failed(StoreError("gone", transient=True), "no") for _ in ops]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidRules) as caught:
+        parse(text)
+    return [f"{fault.path}: {fault.problem}" for fault in caught.value.faults]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [('"[key]": 1', "[key]"), ('rules: [{"[key]": 1}]', "rules[0].[key]"), ('entries: {ip: {"[key]": 1}}', "entries.ip.[key]")],
+)
+def test_a_field_may_have_the_name_that_pydantic_gives_to_names(text: str, where: str) -> None:
+    assert f"{where}: unknown field" in problems(text)
