@@ -28,7 +28,8 @@ class Course(NamedTuple):
     - `limits`: the rules whose counters are asked.
     - `decided_by`: the `deny` or `allow` rule that decides alone, if one does.
     - `would_block`: `deny` rules in shadow mode.
-    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest.
+    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest. Rules in shadow
+      mode have no say in them beside others.
     """
 
     limits: tuple[CompiledRule, ...] = ()
@@ -60,15 +61,15 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
     looked_at: list[CompiledRule] = []
     for rule in matched:
         looked_at.append(rule)
-        if rule.rule.stop:
+        if rule.rule.stop and not rule.advisory:
             break
     limits = tuple(rule for rule in looked_at if rule.action == "limit")
     decisive = [rule for rule in looked_at if rule.action != "limit" and not rule.advisory]
     would_block = tuple(rule for rule in looked_at if rule.action == "deny" and rule.advisory)
-    priority = max((rule.rule.priority for rule in limits), key=PRIORITIES.index, default="normal")
+    enforced = [rule for rule in limits if not rule.advisory]
+    priority = max((rule.rule.priority for rule in enforced or limits), key=PRIORITIES.index, default="normal")
     if decisive:
         return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block), version=version)
-    enforced = [rule for rule in limits if not rule.advisory]
     modes = [rule.rule.on_failure for rule in enforced if rule.rule.on_failure is not None]
     scopes = [rule.rule.shared for rule in limits if rule.rule.shared is not None]
     collide = len(set(scopes)) < len(scopes)
@@ -77,7 +78,7 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
         None,
         would_block,
         max(modes, key=STRICTNESS.index, default=None),
-        min((rule.deadline for rule in limits if rule.deadline is not None), default=None),
+        min((rule.deadline for rule in enforced or limits if rule.deadline is not None), default=None),
         priority,
         collide,
         None if collide else _short(limits),

@@ -47,3 +47,22 @@ def problems(text: str) -> list[str]:
 )
 def test_a_field_may_have_the_name_that_pydantic_gives_to_names(text: str, where: str) -> None:
     assert f"{where}: unknown field" in problems(text)
+
+
+def test_a_rule_in_shadow_mode_stops_no_other() -> None:
+    rules = rule_set({"id": "trial", "mode": "shadow", "stop": True}, {"id": "api", "quota": "1/minute"})
+    enforcer = Enforcer(rules, Limiter())
+    assert [bool(enforcer.check(IP)) for _ in range(2)] == [True, False]
+    assert [rule.applies for rule in enforcer.explain(IP).rules] == [True, True]
+
+
+def test_a_rule_in_shadow_mode_has_no_say_in_deadline_and_priority() -> None:
+    course = (
+        rule_set(
+            {"id": "trial", "mode": "shadow", "priority": "critical", "deadline": "1ms"},
+            {"id": "api", "priority": "low", "deadline": "50ms"},
+        )
+        .match(IP, NOW)
+        .course
+    )
+    assert (course.priority, course.deadline) == ("low", 50_000)
