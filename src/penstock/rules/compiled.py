@@ -113,8 +113,13 @@ class CompiledRule:
         """What a request that costs `cost` asks of this rule's counters."""
         units = cost * self.cost(values)
         key = self.key(values)
+        if self.advisory:  # whoever only reports must not raise: what never fits asks for all there is
+            return [
+                (key, quota, 1 if quota.flat else min(units, quota.capacity), True)
+                for quota in self.quotas(values, now)
+            ]
         return [
-            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), self.advisory)
+            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), False)
             for quota in self.quotas(values, now)
         ]
 

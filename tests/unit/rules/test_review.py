@@ -66,3 +66,10 @@ def test_a_rule_in_shadow_mode_has_no_say_in_deadline_and_priority() -> None:
         .course
     )
     assert (course.priority, course.deadline) == ("low", 50_000)
+
+
+def test_a_cost_too_high_for_a_rule_in_shadow_mode_does_not_raise() -> None:
+    rules = rule_set({"id": "api"}, {"id": "trial", "mode": "shadow", "quota": "2/minute"})
+    enforcer = Enforcer(rules, Limiter())
+    assert enforcer.check(IP, cost=3)
+    assert enforcer.check(IP, cost=3).would_refuse == ("trial",)
