@@ -271,6 +271,7 @@ class RuleFile(_Record):
             *lost_overrides(((at, one.rule) for at, one in enumerate(self.overrides)), ids),
             *_overrides(self),
             *_shared(self.rules),
+            *_shared_costs(self),
         ]
         if flaws:
             raise Flawed(*flaws)
@@ -352,3 +353,28 @@ def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
             problem = f"{other.id} shares {rule.shared} by another key"
             expected = f"[{', '.join(' | '.join(part) for part in other.key)}]"
             yield Flaw(("rules", at, "key"), HIDDEN, problem, expected)
+
+
+def _shared_costs(file: RuleFile) -> Iterable[Flaw]:
+    """A counter that several rules share is asked by the smallest limit and the largest cost: that must fit too."""
+    overrides: dict[str, list[Quota]] = {}
+    for override in file.overrides:
+        overrides.setdefault(override.rule, []).extend(override.quotas)
+    costs: dict[tuple[str, object], tuple[int, int]] = {}
+    limits: dict[tuple[str, object], tuple[int, str, str]] = {}
+    for at, rule in enumerate(file.rules):
+        if rule.shared is None:
+            continue
+        cost = rule.cost if isinstance(rule.cost, int) else rule.cost.most
+        tiers = rule.tiers.quotas.values() if rule.tiers else ()
+        quotas = [*rule.quotas, *(quota for some in tiers for quota in some), *overrides.get(rule.id, ())]
+        for part in [part for quota in quotas for part in quota.parts if not part.flat]:
+            counter = rule.shared, part.identity
+            costs[counter] = max(costs.get(counter, (0, 0)), (cost, -at))
+            limit = part.capacity, str(part), rule.id
+            limits[counter] = min(limits.get(counter, limit), limit)
+    for counter, (cost, at) in costs.items():
+        capacity, quota, other = limits[counter]
+        if cost > capacity and other != file.rules[-at].id:
+            path = ("rules", -at, "cost")
+            yield Flaw(path, cost, f"never fits {quota!r} of {other}, which shares {counter[0]}", f"at most {capacity}")

@@ -73,3 +73,12 @@ def test_a_cost_too_high_for_a_rule_in_shadow_mode_does_not_raise() -> None:
     enforcer = Enforcer(rules, Limiter())
     assert enforcer.check(IP, cost=3)
     assert enforcer.check(IP, cost=3).would_refuse == ("trial",)
+
+
+def test_a_cost_that_a_sharing_rule_never_admits_is_a_fault_of_the_file() -> None:
+    found = problems("""
+    rules:
+      - {id: a, key: ip, quota: 100/minute, cost: 50, shared: x}
+      - {id: b, key: ip, quota: 10/minute, shared: x}
+    """)
+    assert found == ["rules[0].cost: never fits '10/minute' of b, which shares x"]
