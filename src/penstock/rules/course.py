@@ -112,7 +112,9 @@ def merged(pairs: _Pairs) -> _Pairs:
         if ask.advisory == other.advisory:
             if ask.quota.capacity < other.quota.capacity:
                 other, owner = ask._replace(cost=other.cost), rule
-            merged[counter] = other._replace(cost=check_cost(max(ask.cost, other.cost), other.quota)), owner
+            cost, quota = max(ask.cost, other.cost), other.quota
+            cost = min(cost, quota.capacity) if other.advisory else check_cost(cost, quota)
+            merged[counter] = other._replace(cost=cost), owner
         elif other.advisory:
             merged[counter] = ask, rule
     return [*merged.values()]
