@@ -10,7 +10,7 @@ from penstock.model import Ask, Key, Posed, check_cost, new
 from penstock.rules.compiled import CompiledRule, ShortWay
 
 OnFailure: TypeAlias = Literal["local", "open", "closed"]
-STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "closed")
+STRICTNESS: tuple[OnFailure | None, ...] = ("open", "local", None, "closed")  # None: the caller gets the error
 PRIORITIES = ("low", "normal", "high", "critical")
 
 
@@ -42,6 +42,7 @@ class Course(NamedTuple):
     short: Short | None = None  # how to ask all limits in a short way, if all have one
     has_shadows: bool = False
     version: str = ""  # of the set of rules
+    leaves_open: bool = False  # some rule leaves to the limiter what happens on failure
 
 
 class Plan(NamedTuple):
@@ -84,6 +85,7 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
         None if collide else _short(limits),
         bool(would_block) or len(enforced) < len(limits),
         version,
+        len(modes) < len(enforced),
     )
 
 

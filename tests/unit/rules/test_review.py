@@ -82,3 +82,12 @@ def test_a_cost_that_a_sharing_rule_never_admits_is_a_fault_of_the_file() -> Non
       - {id: b, key: ip, quota: 10/minute, shared: x}
     """)
     assert found == ["rules[0].cost: never fits '10/minute' of b, which shares x"]
+
+
+@pytest.mark.parametrize("says", ["open", "local"])
+def test_a_lenient_rule_does_not_loosen_one_that_leaves_it_to_the_limiter(says: str) -> None:
+    rules = rule_set({"id": "strict"}, {"id": "lenient", "on_failure": says})
+    enforcer = Enforcer(rules, Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
+    assert enforcer.check(IP).reason == "degraded"
+    alone = Enforcer(rule_set({"id": "lenient", "on_failure": says}), Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
+    assert alone.check(IP)
