@@ -91,3 +91,8 @@ def test_a_lenient_rule_does_not_loosen_one_that_leaves_it_to_the_limiter(says: 
     assert enforcer.check(IP).reason == "degraded"
     alone = Enforcer(rule_set({"id": "lenient", "on_failure": says}), Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
     assert alone.check(IP)
+
+
+def test_a_network_has_no_zone() -> None:
+    found = problems('rules: [{id: a, action: deny, match: {ip: {cidr: "fe80::%eth0/64"}}}]')
+    assert found == ["rules[0].match.ip.cidr: "]
