@@ -34,8 +34,9 @@ from pydantic import (
 from penstock.clock import SECOND, Micros
 from penstock.quota import MAX_LIMIT, Quota
 from penstock.rules import reading, shapes
-from penstock.rules.conditions import Condition
+from penstock.rules.conditions import All, Any, Condition, Equals, Not, OneOf
 from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
+from penstock.rules.networks import address_of
 from penstock.rules.reading import KeyPart
 
 MAX_RULES = 20_000
@@ -251,7 +252,6 @@ class RuleFile(_Record):
     """Exceptions that end by themselves."""
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
     """How the texts of an entry are made equal."""
-    """The file that says whose an API key is, seen from the folder of this one."""
     empty: bool = False
     """Said in a file that is meant to have no rules."""
 
@@ -272,6 +272,7 @@ class RuleFile(_Record):
             *_overrides(self),
             *_shared(self.rules),
             *_shared_costs(self),
+            *_no_addresses(self),
         ]
         if flaws:
             raise Flawed(*flaws)
@@ -378,3 +379,33 @@ def _shared_costs(file: RuleFile) -> Iterable[Flaw]:
         if cost > capacity and other != file.rules[-at].id:
             path = ("rules", -at, "cost")
             yield Flaw(path, cost, f"never fits {quota!r} of {other}, which shares {counter[0]}", f"at most {capacity}")
+
+
+def _no_addresses(file: RuleFile) -> Iterable[Flaw]:
+    """What is compared with an address and is none, such as a network without `cidr`, would never hold."""
+    expected = "an address; for a network {cidr: ...}"
+    for at, rule in enumerate(file.rules):
+        for entry, value in _compared(rule.match):
+            if _is_no_address(file, entry, value):
+                yield Flaw(("rules", at, "match"), value, f"{entry} is an address, and this is none", expected)
+    for at, override in enumerate(file.overrides):
+        for entry, values in override.who.items():
+            if any(_is_no_address(file, entry, value) for value in values):
+                yield Flaw(("overrides", at, "for", entry), HIDDEN, "not an address", "addresses")
+
+
+def _is_no_address(file: RuleFile, entry: str, value: str) -> bool:
+    return file.options(entry).ipv6_prefix is not None and address_of(value) is None
+
+
+def _compared(condition: Condition | None) -> Iterable[tuple[str, str]]:
+    """The entries that a condition compares with whole texts, and those."""
+    if isinstance(condition, Equals):
+        yield condition.entry, condition.value
+    elif isinstance(condition, OneOf):
+        yield from ((condition.entry, value) for value in condition.values)
+    elif isinstance(condition, Not):
+        yield from _compared(condition.condition)
+    elif isinstance(condition, All | Any):
+        for inner in condition.conditions:
+            yield from _compared(inner)

@@ -96,3 +96,11 @@ def test_a_lenient_rule_does_not_loosen_one_that_leaves_it_to_the_limiter(says: 
 def test_a_network_has_no_zone() -> None:
     found = problems('rules: [{id: a, action: deny, match: {ip: {cidr: "fe80::%eth0/64"}}}]')
     assert found == ["rules[0].match.ip.cidr: "]
+
+
+def test_a_network_in_place_of_an_address_would_never_match_so_it_is_a_fault() -> None:
+    found = problems("rules: [{id: a, action: deny, match: {any: [{ip: 203.0.113.0/24}]}}]")
+    assert found == ["rules[0].match: ip is an address, and this is none"]
+    override = "{rule: a, for: {ip: 10.0.0.0/8}, quota: 2/minute, until: 2100-01-01T00:00:00Z}"
+    found = problems(f"rules: [{{id: a, key: ip, quota: 1/minute}}]\noverrides: [{override}]")
+    assert found == ["overrides[0].for.ip: not an address"]
