@@ -104,3 +104,10 @@ def test_a_network_in_place_of_an_address_would_never_match_so_it_is_a_fault() -
     override = "{rule: a, for: {ip: 10.0.0.0/8}, quota: 2/minute, until: 2100-01-01T00:00:00Z}"
     found = problems(f"rules: [{{id: a, key: ip, quota: 1/minute}}]\noverrides: [{override}]")
     assert found == ["overrides[0].for.ip: not an address"]
+
+
+@pytest.mark.parametrize("descriptor", [None, [], "x"])
+def test_what_is_no_descriptor_is_an_error_of_the_caller_with_a_directory_too(descriptor: Any) -> None:
+    enforcer = Enforcer(rule_set({"id": "a"}), Limiter(), directory=KeyDirectory(KeyTable([]), SECRET))
+    with pytest.raises(InvalidRequest):
+        enforcer.check(descriptor)
