@@ -111,3 +111,11 @@ def test_what_is_no_descriptor_is_an_error_of_the_caller_with_a_directory_too(de
     enforcer = Enforcer(rule_set({"id": "a"}), Limiter(), directory=KeyDirectory(KeyTable([]), SECRET))
     with pytest.raises(InvalidRequest):
         enforcer.check(descriptor)
+
+
+def test_a_table_takes_no_key_twice_and_no_hash_of_another_length() -> None:
+    digest = hash_key("k", SECRET)
+    with pytest.raises(InvalidOption, match="once"):
+        KeyTable([(digest, KeyRecord("acme")), (digest, KeyRecord("acme", status="revoked"))])
+    with pytest.raises(InvalidOption, match="16 bytes"):
+        KeyTable([(digest[:3], KeyRecord("acme"))])
