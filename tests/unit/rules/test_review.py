@@ -119,3 +119,14 @@ def test_a_table_takes_no_key_twice_and_no_hash_of_another_length() -> None:
         KeyTable([(digest, KeyRecord("acme")), (digest, KeyRecord("acme", status="revoked"))])
     with pytest.raises(InvalidOption, match="16 bytes"):
         KeyTable([(digest[:3], KeyRecord("acme"))])
+
+
+def test_twice_as_many_patterns_take_about_twice_as_long() -> None:
+    def took(number: int) -> float:
+        tree = GlobTree((f"**/*{'a' * (at % 50)}*{'b' * (at // 50)}*/**/x", at) for at in range(number))
+        value = "/".join([("a" * 60 + "b" * 60)] * 10)
+        began = time.perf_counter()
+        tree.find(value)
+        return time.perf_counter() - began
+
+    assert min(took(2_000) for _ in range(3)) < 8 * min(took(500) for _ in range(3))
