@@ -130,3 +130,10 @@ def test_twice_as_many_patterns_take_about_twice_as_long() -> None:
         return time.perf_counter() - began
 
     assert min(took(2_000) for _ in range(3)) < 8 * min(took(500) for _ in range(3))
+
+
+def test_sets_that_are_replaced_while_nobody_asks_do_not_pile_up() -> None:
+    for version in range(MOST):
+        rule_set(*({"id": f"r{number}", "match": {"path": f"/{version}/{number}"}} for number in range(300)))
+    assert len(retired) <= MOST
+    retired.clear()
