@@ -137,3 +137,11 @@ def test_sets_that_are_replaced_while_nobody_asks_do_not_pile_up() -> None:
         rule_set(*({"id": f"r{number}", "match": {"path": f"/{version}/{number}"}} for number in range(300)))
     assert len(retired) <= MOST
     retired.clear()
+
+
+def test_of_several_overrides_that_hold_the_first_in_the_file_applies() -> None:
+    until = "2100-01-01T00:00:00Z"
+    whom = [{"owner": "other"}, {"tier": "gold"}, {"owner": "acme"}]
+    overrides = [{"rule": "a", "for": who, "quota": f"{at}/minute", "until": until} for at, who in enumerate(whom, 1)]
+    plan = rule_set({"id": "a"}, overrides=overrides).match({"owner": "acme", "tier": "gold"}, NOW)
+    assert [ask.quota.limit for ask in plan.asks] == [2]
