@@ -122,7 +122,7 @@ class RuleFront:
         verdict = peeked if peeked is not None else decided(plan, 1, now)
         ruling = ruled(cast("Verdict", verdict), plan)
         states: dict[str, list[Inspection]] = {}
-        if peeked is not None:
+        if peeked is not None and peeked.source not in ("open", "closed"):  # who made up an answer has seen no counter
             for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
                 states.setdefault(rule.id, []).append(inspection)
         explained = tuple(
@@ -177,6 +177,8 @@ def holds(charged: Verdict | Receipt) -> bool:
 
 def outcome(ruling: Ruling) -> str:
     """What would become of the request."""
+    if ruling.source in ("open", "closed"):
+        return f"the store cannot answer: it {'may pass' if ruling else 'is refused'}"
     if ruling:
         by = f" by {ruling.rule}" if ruling.rule and not ruling.decisions else ""
         return f"it may pass{by}" if ruling.rule else "no rule applies: it may pass"

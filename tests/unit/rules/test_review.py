@@ -145,3 +145,11 @@ def test_of_several_overrides_that_hold_the_first_in_the_file_applies() -> None:
     overrides = [{"rule": "a", "for": who, "quota": f"{at}/minute", "until": until} for at, who in enumerate(whom, 1)]
     plan = rule_set({"id": "a"}, overrides=overrides).match({"owner": "acme", "tier": "gold"}, NOW)
     assert [ask.quota.limit for ask in plan.asks] == [2]
+
+
+@pytest.mark.parametrize(("says", "outcome"), [("open", "it may pass"), ("closed", "it is refused")])
+def test_explaining_makes_up_no_counters_while_the_store_is_gone(says: Any, outcome: str) -> None:
+    enforcer = Enforcer(rule_set({"id": "a"}), Limiter(Gone(), layers=[Fallback(says, hosts=1)]))
+    explanation = enforcer.explain(IP)
+    assert explanation.outcome == f"the store cannot answer: {outcome}"
+    assert explanation.rules[0].counters == ()
