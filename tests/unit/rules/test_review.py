@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock import Limiter, StoreError
+from penstock.cli.app import app
 from penstock.clock import Micros
 from penstock.enforcer import Enforcer
 from penstock.errors import InvalidOption, InvalidRequest, InvalidRules
@@ -153,3 +156,12 @@ def test_explaining_makes_up_no_counters_while_the_store_is_gone(says: Any, outc
     explanation = enforcer.explain(IP)
     assert explanation.outcome == f"the store cannot answer: {outcome}"
     assert explanation.rules[0].counters == ()
+
+
+@pytest.mark.parametrize("store", ["nowhere://x", "redis://localhost:1"])
+def test_a_store_that_cannot_be_asked_is_said_in_words(tmp_path: Path, store: str) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("rules: [{id: a, key: ip, quota: 1/minute}]")
+    result = CliRunner().invoke(app, ["rules", "explain", str(file), "ip=192.0.2.7", "--store", store])
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
