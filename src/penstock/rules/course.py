@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.clock import Micros
-from penstock.model import Ask, Key, Posed, check_cost, new
+from penstock.model import Ask, Key, OnFailure, Posed, check_cost, new
 from penstock.rules.compiled import CompiledRule, ShortWay
 
-OnFailure: TypeAlias = Literal["local", "open", "closed"]
-STRICTNESS: tuple[OnFailure | None, ...] = ("open", "local", None, "closed")  # None: the caller gets the error
+STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "raise", "closed")
 PRIORITIES = ("low", "normal", "high", "critical")
 
 

@@ -96,7 +96,8 @@ class _Directory:
         try:
             key = self._read(descriptor.get(self.entry))
         except AttributeError:
-            raise InvalidRequest(f"descriptor: expected a mapping of entries to texts, not {type(descriptor).__name__}") from None
+            kind = type(descriptor).__name__
+            raise InvalidRequest(f"descriptor: expected a mapping of entries to texts, not {kind}") from None
         return hash_key(key, self._secret) if key else None
 
     def _known(self, digest: bytes) -> _Known | None:

@@ -46,10 +46,14 @@ def problems(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [('"[key]": 1', "[key]"), ('rules: [{"[key]": 1}]', "rules[0].[key]"), ('entries: {ip: {"[key]": 1}}', "entries.ip.[key]")],
+    [
+        ('"[key]": 1', "[key]"),
+        ('rules: [{"[key]": 1}]', "rules[0].[key]"),
+        ('entries: {ip: {"[key]": 1}}', "entries.ip.[key]"),
+    ],
 )
 def test_a_field_may_have_the_name_that_pydantic_gives_to_names(text: str, where: str) -> None:
-    assert f"{where}: unknown field" in problems(text)
+    assert any(one.startswith(f"{where}: unknown field") for one in problems(text))
 
 
 def test_a_rule_in_shadow_mode_stops_no_other() -> None:
@@ -92,7 +96,9 @@ def test_a_lenient_rule_does_not_loosen_one_that_leaves_it_to_the_limiter(says: 
     rules = rule_set({"id": "strict"}, {"id": "lenient", "on_failure": says})
     enforcer = Enforcer(rules, Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
     assert enforcer.check(IP).reason == "degraded"
-    alone = Enforcer(rule_set({"id": "lenient", "on_failure": says}), Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
+    alone = Enforcer(
+        rule_set({"id": "lenient", "on_failure": says}), Limiter(Gone(), layers=[Fallback("closed", hosts=1)])
+    )
     assert alone.check(IP)
 
 
@@ -126,7 +132,7 @@ def test_a_table_takes_no_key_twice_and_no_hash_of_another_length() -> None:
 
 def test_twice_as_many_patterns_take_about_twice_as_long() -> None:
     def took(number: int) -> float:
-        tree = GlobTree((f"**/*{'a' * (at % 50)}*{'b' * (at // 50)}*/**/x", at) for at in range(number))
+        tree = GlobTree((f"**/*{'a' * (1 + at % 50)}*{'b' * (1 + at // 50)}*/**/x", at) for at in range(number))
         value = "/".join([("a" * 60 + "b" * 60)] * 10)
         began = time.perf_counter()
         tree.find(value)
@@ -158,7 +164,7 @@ def test_explaining_makes_up_no_counters_while_the_store_is_gone(says: Any, outc
     assert explanation.rules[0].counters == ()
 
 
-@pytest.mark.parametrize("store", ["nowhere://x", "redis://localhost:1"])
+@pytest.mark.parametrize("store", ["nowhere://x", "redis://localhost:1/0?secret=a-long-random-text"])
 def test_a_store_that_cannot_be_asked_is_said_in_words(tmp_path: Path, store: str) -> None:
     file = tmp_path / "penstock.yaml"
     file.write_text("rules: [{id: a, key: ip, quota: 1/minute}]")
