@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ from penstock.rules.directory import KeyDirectory
 from penstock.rules.globs import GlobTree
 from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
 from penstock.rules.parsing import parse
+from penstock.rules.reload import RuleSource
 from penstock.rules.retiring import MOST, retired
+from penstock.rules.ruleset import RuleSet
 from tests.unit.rules.support import NOW, rule_set
 
 IP = {"ip": "192.0.2.7"}
@@ -177,3 +180,16 @@ def test_a_store_that_cannot_be_asked_is_said_in_words(tmp_path: Path, store: st
     result = CliRunner().invoke(app, ["rules", "explain", str(file), "ip=192.0.2.7", "--store", store])
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
+
+
+def test_content_that_was_replaced_under_the_old_time_and_size_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("rules: [{id: a, key: ip, quota: 1/minute}]")
+    os.utime(file, (1, 1))
+    later = time.time_ns() // 1_000 + 3_600_000_000
+    source = RuleSource(file, RuleSet)
+    source.look(later)
+    file.write_text("rules: [{id: b, key: ip, quota: 1/minute}]")
+    os.utime(file, (1, 1))
+    assert [source.look(later + second) for second in (1, 2)] == [False, True]
+    assert source.current.rules[0].id == "b"
