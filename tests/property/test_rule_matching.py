@@ -95,7 +95,7 @@ def _descriptor(random: Random) -> dict[str, str]:
 def _value(descriptor: Mapping[str, str], entry: str) -> str:
     value = descriptor.get(entry, "")
     if entry == "tier":
-        return unicodedata.normalize("NFC", value).casefold()
+        return unicodedata.normalize("NFC", unicodedata.normalize("NFC", value).casefold())
     if entry == "ip":
         address = _address(value)
         return "" if address is None else str(address)

@@ -19,6 +19,7 @@ from penstock.errors import InvalidOption, InvalidRequest, InvalidRules
 from penstock.layers.fallback import Fallback
 from penstock.model import Failed, Op, Outcome
 from penstock.rules.directory import KeyDirectory
+from penstock.rules.entries import reader
 from penstock.rules.globs import GlobTree
 from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
 from penstock.rules.parsing import parse
@@ -193,3 +194,8 @@ def test_content_that_was_replaced_under_the_old_time_and_size_is_noticed(tmp_pa
     os.utime(file, (1, 1))
     assert [source.look(later + second) for second in (1, 2)] == [False, True]
     assert source.current.rules[0].id == "b"
+
+
+def test_folded_case_is_composed_again() -> None:
+    read = reader("account", fold_case=True, nfc=True)
+    assert read("\u0390") == read("\u0390".upper())
