@@ -73,6 +73,9 @@ class Front:
         self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
         self._amends: dict[Quota, DirectAmends] = {}
         self._lines = Lines()
+        self._on_failure: OnFailure = next(
+            (layer.behaviour for layer in layers if isinstance(layer, Fallback)), "raise"
+        )
         self._closed = False
 
     def _shut(self) -> None:

@@ -45,14 +45,15 @@ class _Stamp(NamedTuple):
     inode: int
     size: int
     modified_ns: int
+    changed_ns: int  # which nobody can set back
 
     @classmethod
     def of(cls, stat: os.stat_result) -> Self:
-        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     def settled(self, now: Micros) -> bool:
         """Whether any later write would leave another stamp."""
-        return abs(now - self.modified_ns // 1_000) >= RACY
+        return all(abs(now - ns // 1_000) >= RACY for ns in (self.modified_ns, self.changed_ns))
 
 
 class _Look(NamedTuple):
