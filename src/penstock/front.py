@@ -356,8 +356,6 @@ def layers_over(
         return (), None
     known = DenyCache()
     behaviour = on_failure or "local"
-    if behaviour == "raise":
-        return (known,), None
     return (known, Fallback(behaviour, known=known, hook=hook)), behaviour
 
 

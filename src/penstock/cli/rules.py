@@ -23,7 +23,7 @@ from penstock.limiter import Limiter
 from penstock.rules import schema as schemas
 from penstock.rules.explaining import Explanation
 from penstock.rules.model import RuleFile
-from penstock.rules.parsing import content, parse, version
+from penstock.rules.parsing import content, parse
 from penstock.rules.ruleset import RuleSet
 
 SOUND, FAULTY = 0, 1
@@ -44,7 +44,7 @@ def check(file: File, as_json: Json = False) -> None:
     except InvalidRules as error:
         _say_faults(error.faults, as_json=as_json)
         raise typer.Exit(FAULTY) from None
-    _say_sound(file.name, rules, version(text), as_json=as_json)
+    _say_sound(file.name, rules, RuleSet(rules).version, as_json=as_json)
 
 
 @app.command()
