@@ -16,7 +16,7 @@ MADE_FOR := $(PYTHON) in $(CURDIR)
 ANEW = $(shell test "`cat $(1)/.made 2>/dev/null`" = "$(MADE_FOR)" || echo anew)
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast test-full check format bench docs servers constraints clean anew
+.PHONY: help run test test-fast test-full check format bench faults docs servers constraints clean anew
 
 help: ## show this help
 	@echo 'Penstock: make <target>'
@@ -24,7 +24,7 @@ help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo 'Variables: PYTHON (default python3, needs 3.11 or newer), WORKERS (test processes, default 2),'
-	@echo '           ARGS (passed on by run and bench).'
+	@echo '           ARGS (passed on by run, bench and faults).'
 
 run: .venv/.made ## see it work: the algorithms side by side on the same traffic
 	@$(PY) -m penstock.demo $(ARGS)
@@ -47,6 +47,9 @@ format: .venv/.made ## put the code into shape: ruff's fixes and formatter
 
 bench: .venv-bench/.made .venv-peers/.made ## measure speed and memory against the peers
 	@$(BENCH_PY) -m bench $(ARGS)
+
+faults: .venv/.made servers ## make stores fail in every way we know, and print what callers saw of it
+	@$(PY) -m tests.faults $(ARGS)
 
 docs: .venv/.made ## build the documentation into site/; a broken link or missing page fails
 	@# not --quiet: it would silence the warnings that --strict counts

@@ -6,7 +6,10 @@ rules; its three hits are of prepared items with prepared keys, as if somebody h
 
 from __future__ import annotations
 
+import gc
+import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from threading import Event, Thread
 from typing import Any
@@ -19,7 +22,9 @@ from bench.measure import Effort, Run, cpu_ns_of_each, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import Limiter
 from penstock.enforcer import Enforcer
+from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
 from penstock.rules.model import RuleFile
+from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.stores.memory import MemoryStore
 
@@ -56,7 +61,7 @@ def measure(effort: Effort) -> Report:
         "New paths: no request looks like an earlier one to the rules, so nothing remembered helps.",
     ]
     report.tables.append(Table("Rules", ["CPU ns per request", "median", "÷ one hit of limits"], rows, notes))
-    report.tables.append(_loading(report, effort))
+    report.tables += [_loading(report, effort), _directory(effort)]
     return report
 
 
@@ -87,6 +92,10 @@ def _runs(effort: Effort) -> dict[str, Run]:
 
 def rule_file(count: int) -> RuleFile:
     """So many rules, of which three match the requests here."""
+    return RuleFile.model_validate({"rules": declared(count)})
+
+
+def declared(count: int) -> list[dict[str, object]]:
     matching: list[dict[str, object]] = [
         {"id": "everybody", "key": [], "quota": AMPLE},
         {"id": "address", "key": "ip", "quota": AMPLE},
@@ -106,7 +115,7 @@ def rule_file(count: int) -> RuleFile:
         }
         for number in range(count - len(matching))
     ]
-    return RuleFile.model_validate({"rules": others + matching})
+    return others + matching
 
 
 def _descriptor(path: str) -> Descriptor:
@@ -149,22 +158,45 @@ def _checking(enforcer: Enforcer) -> Visit:
 def _loading(report: Report, effort: Effort) -> Table:
     """What becomes of a large set: how long until it can be used, and what putting it in force costs requests."""
     count = MOST if effort.many_keys > MANY * 10 else MANY
+    text = json.dumps({"rules": declared(count)})  # which is YAML
     start = time.perf_counter()
-    file = rule_file(count)
+    file = parse(text)
     read = time.perf_counter()
     sets = [RuleSet(file)]
     compiled = time.perf_counter()
     report.figures.append(Figure(COMPILED, f"{count:,} rules", (compiled - start) * 1_000))
     sets.append(RuleSet(rule_file(count)))
     quiet, swapped = _worst(sets, effort, swap=False), _worst(sets, effort, swap=True)
+    del file
+    before = time.perf_counter()
+    sets.clear()
+    dropped = time.perf_counter() - before
     rows = [
-        ["checking the fields, ms", f"{(read - start) * 1_000:.0f}"],
+        ["reading the file, ms", f"{(read - start) * 1_000:.0f}"],
         ["compiling, ms", f"{(compiled - read) * 1_000:.0f}"],
         ["slowest of the fastest 99.9 % of decisions, us", f"{quiet:.0f}"],
         ["the same while sets are put in force all the time, us", f"{swapped:.0f}"],
     ]
+    rows.append(["letting go of two such sets, us", f"{dropped * 1_000_000:.0f}"])
     notes = ["One thread decides, another puts two sets in force in turn. Wall time, so neighbours are in it."]
     return Table(f"A set of {count:,} rules", ["", "figure"], rows, notes)
+
+
+def _directory(effort: Effort) -> Table:
+    """What a key costs in memory, and to find."""
+    count, secret = effort.many_keys, b"0123456789abcdef"
+    digests = [hash_key(f"key-{number}", secret) for number in range(count)]
+    gc.collect()
+    tracemalloc.start()
+    table = KeyTable((digest, KeyRecord(f"customer-{at // 3}", "paid")) for at, digest in enumerate(digests))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    start = time.process_time_ns()
+    for digest in digests:
+        table.find(digest)
+    took = time.process_time_ns() - start
+    rows = [["bytes in memory per key", f"{size / count:.0f}"], ["CPU ns to find one", f"{took / count:.0f}"]]
+    return Table(f"A directory of {count:,} keys", ["", "figure"], rows)
 
 
 def _worst(sets: Sequence[RuleSet], effort: Effort, *, swap: bool) -> float:

@@ -4,6 +4,7 @@ A profile is chosen by `--hypothesis-profile=NAME`, else by the variable HYPOTHE
 """
 
 import _thread
+import gc
 import os
 import re
 import sys
@@ -66,3 +67,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     examples = sum(int(count) for count in re.findall(r"(\d+) passing", statistics))
     if examples:
         item.user_properties.append(("examples", examples))
+
+
+def pytest_collection_finish() -> None:
+    """What is here now stays: nobody needs to walk over it for garbage again and again."""
+    gc.collect()
+    gc.freeze()

@@ -37,6 +37,9 @@ COVERAGE_AT_LEAST = 95
 # times over; what they run is covered by the unit tests.
 UNTRACED = ("conformance", "integration")
 
+# Tests that mostly wait for servers; twice as many at once keep the cores busy.
+WAITING = ("rig", "redis")
+
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
     "conformance": ("tests/conformance",),
@@ -75,6 +78,7 @@ class Case(NamedTuple):
     seconds: float
     examples: int
     failovers: tuple[str, ...]  # what was measured of them, as JSON
+    faults: tuple[str, ...]  # likewise
 
 
 @dataclass
@@ -138,7 +142,8 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
         return None
     slug = tier.replace(" + ", "-")
     report = scratch / f"{slug}.xml"
-    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={workers}", "--dist=worksteal"]
+    at_once = workers * 2 if tier in WAITING else workers
+    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
     command += [f"--hypothesis-profile={mode.profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
     if mode.coverage and tier not in UNTRACED:
         command += ["--cov", "--cov-report="]
@@ -168,8 +173,13 @@ def read_case(case: ElementTree.Element) -> Case:
         outcome="failed" if broken else "skipped" if skipped else "passed",
         seconds=float(case.get("time", 0)),
         examples=0 if examples is None else int(examples.get("value", 0)),
-        failovers=tuple(found.get("value", "") for found in case.findall("properties/property[@name='failover']")),
+        failovers=measured(case, "failover"),
+        faults=measured(case, "fault"),
     )
+
+
+def measured(case: ElementTree.Element, name: str) -> tuple[str, ...]:
+    return tuple(found.get("value", "") for found in case.findall(f"properties/property[@name='{name}']"))
 
 
 def run_coverage(scratch: Path) -> Result:
@@ -204,7 +214,8 @@ def proof(mode: Mode, results: list[Result]) -> str:
     packages = ("penstock", "hypothesis", "pytest", "mypy", "ruff", "coverage")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    properties = sorted(case for result in results for case in result.cases if case.examples)
+    cases = [case for result in results for case in result.cases]
+    properties = sorted(case for case in cases if case.examples)
     return "\n".join(
         [
             "# Proof",
@@ -230,18 +241,19 @@ def proof(mode: Mode, results: list[Result]) -> str:
             "|---|---|---:|---:|",
             *(f"| `{p.name.replace('|', ' ')}` | {p.outcome} | {p.examples:,} | {p.seconds:.1f} |" for p in properties),
             "",
-            *failovers(results),
+            *measurements("Failovers", [row for case in cases for row in case.failovers]),
+            *measurements("Faults", [row for case in cases for row in case.faults]),
         ]
     )
 
 
-def failovers(results: list[Result]) -> list[str]:
+def measurements(title: str, rows: list[str]) -> list[str]:
     """What fleets saw of servers that failed. It is measured, on a machine that may be busy, and not asserted."""
-    rows = [json.loads(row) for result in results for case in result.cases for row in case.failovers]
     if not rows:
         return []
-    head = ["## Failovers", "", f"| {' | '.join(rows[0])} |", "|---" * len(rows[0]) + "|"]
-    return [*head, *(f"| {' | '.join(row.values())} |" for row in rows), ""]
+    told = [json.loads(row) for row in rows]
+    head = [f"## {title}", "", f"| {' | '.join(told[0])} |", "|---" * len(told[0]) + "|"]
+    return [*head, *(f"| {' | '.join(row.values())} |" for row in told), ""]
 
 
 def source() -> str:

@@ -111,6 +111,10 @@ class _Chain:
             self._busy_until = now + BUSY
         return work
 
+    def is_pending(self) -> bool:
+        """Whether a layer has something to say to the store before it is too late."""
+        return any(getattr(layer, "pending", False) for layer in self.layers)
+
     def end_due(self, error: BaseException | None = None) -> None:
         self._busy_until = 0
         if error is not None:
@@ -194,6 +198,12 @@ class Driver:
         self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
 
+    def finish(self) -> None:
+        """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        with suppress(Exception):
+            if self._chain.is_pending():
+                self.run_due()
+
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)
         if work:
@@ -276,6 +286,12 @@ class AsyncDriver:
         chain = self._chain
         await self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
+
+    async def finish(self) -> None:
+        """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        with suppress(Exception):
+            if self._chain.is_pending():
+                await self.run_due()
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)

@@ -53,6 +53,10 @@ class Limiter(Front):
     it decides and charges. `wait` waits instead of refusing, `hold` limits what runs at once, `reserve` charges an
     estimate that is settled later, and the `limit` decorator does any of these around a function.
 
+    `on_failure` says what happens when a shared store cannot answer: "local" (the default: this process decides for its
+    share of the limit), "open", "closed" or "raise". `hook` is told of events; see `penstock.events`. `layers` are
+    a deny cache and a fallback over a shared store, unless you have others in mind.
+
     >>> limiter = Limiter()
     >>> if not limiter.acquire("alice", "100/minute"):
     ...     ...  # refuse
@@ -287,6 +291,8 @@ class Limiter(Front):
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
+        if not self._closed:
+            self._driver.finish()
         self._shut()
         if self._owns_store:
             self.store.close()
@@ -540,6 +546,8 @@ class AsyncLimiter(Front):
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
+        if not self._closed:
+            await self._driver.finish()
         self._shut()
         if self._owns_store:
             await self.store.close()

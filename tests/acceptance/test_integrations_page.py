@@ -14,7 +14,7 @@ from litestar import Litestar, get
 
 from penstock import ManualClock
 from penstock.clock import SystemClock
-from tests.acceptance.test_docs import DOCS, Reader
+from tests.acceptance.test_docs import DOCS, ROOT, Reader
 from tests.acceptance.test_docs import _examples as examples_of
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.http_support import client, statuses
@@ -45,6 +45,14 @@ async def test_fastapi(pasted: dict[str, dict[str, Any]]) -> None:
     assert await statuses(app, *["/search"] * 11) == [200] * 10 + [429]
     assert await statuses(app, *["/export"] * 21) == [200] * 20 + [429]
     assert await statuses(app, *["/nowhere"] * 969) == [404] * 968 + [429]  # the middleware counts all
+
+
+async def test_the_application_of_the_readme_can_be_pasted_and_limits() -> None:
+    readme = ROOT / "README.md"
+    (example,) = [example for example in examples_of(readme) if "FastAPI()" in example.code]
+    reader = Reader(readme)  # with nothing of what stands before it
+    reader.run(example)
+    assert await statuses(reader.namespace["app"], *["/search"] * 4) == [200] * 3 + [429]
 
 
 @pytest.mark.parametrize("framework", ["Starlette", "Quart"])

@@ -30,15 +30,16 @@ def own(fleet: Fleet) -> SentinelSet | Cluster:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tells what was measured of each fault. None of it is asserted: machines stand still."""
-    rows = [
-        json.loads(value)
-        for report in terminalreporter.getreports("passed")
-        for name, value in report.user_properties
-        if name == "failover"
-    ]
-    if rows:
-        terminalreporter.section("failovers, as measured")
-        terminalreporter.write_line("| " + " | ".join(rows[0]) + " |")
-        terminalreporter.write_line("|---" * len(rows[0]) + "|")
-        for row in rows:
-            terminalreporter.write_line("| " + " | ".join(row.values()) + " |")
+    for kind in ("failover", "fault"):
+        rows = [
+            json.loads(value)
+            for report in terminalreporter.getreports("passed")
+            for name, value in report.user_properties
+            if name == kind
+        ]
+        if rows:
+            terminalreporter.section(f"{kind}s, as measured")
+            terminalreporter.write_line("| " + " | ".join(rows[0]) + " |")
+            terminalreporter.write_line("|---" * len(rows[0]) + "|")
+            for row in rows:
+                terminalreporter.write_line("| " + " | ".join(row.values()) + " |")

@@ -53,6 +53,22 @@ def _peeked(enforcer: Enforcer, descriptor: dict[str, str]) -> list[Any]:
     return [counters["all"], counters["user"], counters["place"]]
 
 
+def test_keys_named_in_any_order_never_deadlock() -> None:
+    """Each thread names the same few keys in orders of its own, so only the order of locks can keep them apart."""
+    store = MemoryStore(clock=ManualClock())
+    quota = Quota(10**6, 3600)
+    asks = [Ask(f"key {number}", quota) for number in range(6)]
+    store.ask_all(tuple(asks), 0, Verdict)
+
+    def work(number: int) -> int:
+        chance = random.Random(number)
+        return sum(bool(store.ask_all(tuple(chance.sample(asks, 4)), 0, Verdict)) for _ in range(2 * EACH))
+
+    assert sum(in_threads(work, THREADS)) == THREADS * 2 * EACH
+    peeked = [store.ask_all((ask,), 0, Verdict).remaining for ask in asks]
+    assert sum(10**6 - remaining - 2 for remaining in peeked) == THREADS * 2 * EACH * 4
+
+
 def test_what_is_known_goes_the_short_way_and_what_is_not_the_ordinary_one() -> None:
     """A negative control: were the short way never taken, the tests of it would prove nothing."""
     store = MemoryStore(clock=ManualClock())

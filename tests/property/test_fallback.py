@@ -91,8 +91,8 @@ def run(fleet: Fleet, history: list[tuple[str, int, int]]) -> None:
     fleet.check()
 
 
-@settings(max_examples=settings().max_examples // 5)  # a store is made for each
-@given(st.sampled_from(ALGORITHMS), st.integers(1, 6), steps)
+@settings(max_examples=settings().max_examples // 10)  # a store is made for each
+@given(st.sampled_from(ALGORITHMS), st.integers(1, 4), steps)
 def test_an_outage_costs_at_most_one_more_budget(
     algorithm: str, hosts: int, history: list[tuple[str, int, int]]
 ) -> None:

@@ -306,3 +306,9 @@ def test_only_keys_with_the_prefix_are_looked_at_whatever_it_contains(keyspace: 
     keyspace.server.ask("SET", keyspace.prefix + "a", "v", "EX", HOUR)
     assert check_expiries(keyspace.server, odd) == 1
     assert keyspace.check() == 2
+
+
+def test_a_server_can_be_started_by_another_command() -> None:
+    with Server(flavours()[0], prefix=("nice", "-n", "7")) as server:
+        nicer = os.getpriority(os.PRIO_PROCESS, server.pid) - os.getpriority(os.PRIO_PROCESS, 0)
+        assert nicer == 7, "it has become the server, and brought what it did"

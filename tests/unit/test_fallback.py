@@ -12,7 +12,7 @@ from penstock.events import Degraded
 from penstock.headers import HeaderWriter, status_of
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import LOG_EVERY, share_of
-from penstock.layers.hosts import EVERY, FORGOTTEN_AFTER
+from penstock.layers.hosts import EVERY, FORGOTTEN_AFTER, KEY, PLACES
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, OnFailure, Op, Outcome, Reset
 from tests.unit.flaky import Flaky
 
@@ -132,10 +132,38 @@ def test_a_host_that_is_gone_does_not_count_for_long() -> None:
     fleet = Fleet(2)
     fleet.settle_in()
     fleet.drivers.pop()
-    for _ in range(FORGOTTEN_AFTER):
+    for _ in range(FORGOTTEN_AFTER + 3 * EVERY // SECOND):
         fleet.clock.advance(1)
         fleet.keep_house()
     assert fleet.layers[0].hosts.number == 1
+
+
+@pytest.mark.parametrize("gone", [0, 600], ids=["at once", "after an outage"])
+def test_a_store_that_comes_back_empty_does_not_make_a_host_the_only_one(gone: int) -> None:
+    """The first to announce itself is seen alone; it must not take the whole limit if the store fails again."""
+    fleet = Fleet(4)
+    fleet.settle_in()
+    fleet.store.up = False
+    fleet.clock.advance(gone)
+    fleet.keep_house()
+    fleet.store.up = True
+    fleet.clock.advance(EVERY / SECOND)
+    fleet.store.inner.run([Reset(KEY, PLACES)])
+    numbers = set()
+    for _ in range(20):
+        fleet.clock.advance(1)
+        for driver in fleet.drivers:
+            driver.run_due()
+            numbers |= {layer.hosts.number for layer in fleet.layers}
+    assert numbers == {4}
+
+
+def test_hosts_that_begin_together_know_of_one_another_a_second_later() -> None:
+    fleet = Fleet(4)
+    fleet.keep_house()
+    fleet.clock.advance(1)
+    fleet.keep_house()
+    assert {layer.hosts.number for layer in fleet.layers} == {4}
 
 
 def test_a_host_that_lost_its_place_takes_another() -> None:
@@ -443,3 +471,12 @@ class TestLimiter:
     def test_a_behaviour_is_said_once(self, clock: ManualClock) -> None:
         with pytest.raises(InvalidOption, match="on_failure: one of the layers decides that"):
             Limiter(Flaky(clock), on_failure="open", layers=[Fallback("open")])
+
+    def test_what_the_store_should_know_is_told_before_the_limiter_closes(self, clock: ManualClock) -> None:
+        store = Flaky(clock)
+        limiter = Limiter(store, clock=clock, layers=[Fallback(hosts=1)])
+        store.up = False
+        assert limiter.acquire("ann", "20/minute", 7).source == "local"
+        store.up = True
+        limiter.close()
+        assert Limiter(store, clock=clock, layers=()).peek("ann", "20/minute").remaining == 13

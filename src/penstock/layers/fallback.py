@@ -279,6 +279,11 @@ class Fallback:
 
     # The layer's own work
 
+    @property
+    def pending(self) -> bool:
+        """Whether there is something that the store should hear of."""
+        return bool(self._later or len(self.unreported))
+
     def due(self, now: Micros) -> Due:
         """Announce this host, and tell the store what it missed, as soon as it can be told."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 A host is a limiter with a store of its own to fall back on, so usually a process. It announces itself every few
 seconds; who has not done so for a while does not count. When the store is gone the last number stands, and its age can
-be read. Pure: the operations and their outcomes go through the layer that asks.
+be read. A number that falls is believed after a while: a store that came back empty has heard of one host first, not of
+the only one. Pure: the operations and their outcomes go through the layer that asks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ EVERY: Micros = 3 * SECOND
 FORGOTTEN_AFTER = 10
 """Microseconds between announcements, and seconds after which a host that has not made one is gone."""
 
+BELIEVED_AFTER = 2 * EVERY
+"""For how long fewer hosts must have been seen than before: by then all have announced themselves again."""
+
+FIRST_LOOK_AGAIN: Micros = SECOND
+"""When a host looks again that has just begun: others may have begun with it."""
+
 PLACES = Quota(10_000, FORGOTTEN_AFTER, CONCURRENCY, name="penstock-hosts")
 KEY = "penstock hosts"
 
@@ -32,6 +39,7 @@ class Hosts:
         self._place: Verdict | None = None
         self._id = os.urandom(12)
         self._announced_at: Micros = -EVERY
+        self._fewer_since: Micros | None = None
 
     def age(self, now: Micros) -> Micros | None:
         """How old the number is; None if it is not known, or was said."""
@@ -57,4 +65,15 @@ class Hosts:
         elif isinstance(place, Amended) and not any(place.each):  # the place was lost: take another next time
             self._place, self._id, self._announced_at = None, os.urandom(12), now - EVERY
         if isinstance(look, Verdict):
-            self.number, self.known_at = max(PLACES.limit - look.remaining, 1), now
+            if self.number is None:
+                self._announced_at = now - EVERY + FIRST_LOOK_AGAIN
+            self._see(max(PLACES.limit - look.remaining, 1), now)
+
+    def _see(self, number: int, now: Micros) -> None:
+        self.known_at = now
+        if self.number is None or number >= self.number:
+            self.number, self._fewer_since = number, None
+        elif self._fewer_since is None:
+            self._fewer_since = now
+        elif not 0 <= now - self._fewer_since < BELIEVED_AFTER:
+            self.number, self._fewer_since = number, None

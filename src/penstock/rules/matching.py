@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any as Anything
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -46,7 +47,7 @@ class Slots:
     """The entries that rules look at, and where their values are found."""
 
     def __init__(self, options: Callable[[str], Options]) -> None:
-        self._options = options
+        self._options = cache(options)
         self._reads: dict[str, Read] = {}
         self._plain: dict[str, bool] = {}
         self._numbers: dict[tuple[str, bool], int] = {}
@@ -109,19 +110,21 @@ class _Anchor(NamedTuple):
     exact: bool
 
 
+_Option: TypeAlias = tuple[Condition, _Anchor]
+"""A part of a condition that could be looked up, and how."""
+
+
 class Index:
     """Conditions by position, compiled; None is met by everything."""
 
     def __init__(self, conditions: Sequence[Condition | None], slots: Slots) -> None:
         self.tests: list[Test | None] = []  # what is left to test of a condition whose anchor was found
-        shared: Counter[Term] = Counter()
-        for condition in conditions:
-            if condition is not None:
-                shared.update({term for option in _options(condition, slots) for term in option[1].terms})
+        options = [[] if condition is None else _options(condition, slots) for condition in conditions]
+        shared = Counter([term for some in options for _, anchor in some for term in anchor.terms])
         self._always: list[int] = []
         terms: list[tuple[Term, int]] = []
         for position, condition in enumerate(conditions):
-            anchor, test = _compile(condition, slots, shared)
+            anchor, test = _compile(condition, options[position], slots, shared)
             self.tests.append(test)
             if anchor is None:
                 self._always.append(position)
@@ -130,6 +133,10 @@ class Index:
         self._may_repeat = len({position for _, position in terms}) < len(terms)
         self._lookups = _lookups(terms)
         self._equal = list(_equal_tables(terms).items())
+
+    def parts(self) -> list[list[Anything]]:
+        """What the index consists of, for whoever takes it apart."""
+        return [self.tests, *([*table.values()] for _, table in self._equal), *_contents(self._lookups)]
 
     def find(self, values: Values) -> list[int]:
         """The positions of all conditions whose anchor is found, in order; `tests` says what is left to test."""
@@ -147,12 +154,11 @@ class Index:
 
 
 def _compile(
-    condition: Condition | None, slots: Slots, shared: Mapping[Term, int]
+    condition: Condition | None, options: Sequence[_Option], slots: Slots, shared: Mapping[Term, int]
 ) -> tuple[_Anchor | None, Test | None]:
     """The anchor of a condition, the one least shared, and the test of what it leaves undecided."""
     if condition is None:
         return None, None
-    options = _options(condition, slots)
     if not options:
         return None, compile_test(condition, slots)
     decided, anchor = min(options, key=lambda option: _dearness(option[1], shared))
@@ -176,7 +182,7 @@ def _conjuncts(condition: Condition) -> tuple[Condition, ...]:
     return (condition,)
 
 
-def _options(condition: Condition, slots: Slots) -> list[tuple[Condition, _Anchor]]:
+def _options(condition: Condition, slots: Slots) -> list[_Option]:
     """Every part of a condition that could be its anchor."""
     anchors = [(part, _anchor(part, slots)) for part in _conjuncts(condition)]
     return [(part, anchor) for part, anchor in anchors if anchor is not None]
@@ -252,6 +258,11 @@ def _lookups(terms: Sequence[tuple[Term, int]]) -> list[tuple[int, Callable[[Any
     return [(slot, _FINDERS[how](found)) for (how, slot), found in grouped.items()]
 
 
+def _contents(lookups: Iterable[tuple[int, Callable[[Anything], Positions]]]) -> Iterable[list[Anything]]:
+    tables = [getattr(find, "__self__", None) for _, find in lookups]
+    return [part for table in tables for part in getattr(table, "lists", ())]
+
+
 class PrefixTable:
     """Which of many prefixes a text begins with.
 
@@ -272,6 +283,10 @@ class PrefixTable:
             self._before.append(open_[-1] if open_ else -1)
             self._hits.append((self._hits[open_[-1]] if open_ else ()) + tuple(found[prefix]))
             open_.append(index)
+
+    @property
+    def lists(self) -> tuple[list[Anything], ...]:
+        return self._sorted, self._hits
 
     def find(self, text: str) -> Positions:
         """What stands at all prefixes of `text`."""

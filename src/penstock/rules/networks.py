@@ -94,6 +94,10 @@ class NetworkTable:
             self._around.append(outer)
             self._hits.append((self._hits[outer] if around[:-1] else ()) + tuple(found[network]))
 
+    @property
+    def lists(self) -> tuple[list[int] | list[Positions], ...]:
+        return self._lows, self._highs, self._hits
+
     def find(self, number: int | None) -> Positions:
         """What stands at all networks around the address."""
         if number is None:

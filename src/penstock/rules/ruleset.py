@@ -23,6 +23,7 @@ from penstock.rules.compiled import CompiledRule
 from penstock.rules.course import Course, Plan, course_of, merged
 from penstock.rules.entries import ABSENT
 from penstock.rules.matching import Index, Slots, Values
+from penstock.rules.retiring import retire, retired, sweep
 
 if TYPE_CHECKING:
     from penstock.rules.model import Override, RuleFile
@@ -63,6 +64,12 @@ class RuleSet:
 
     def __repr__(self) -> str:
         return f"<RuleSet {self.version}: {len(self)} rules>"
+
+    def __del__(self) -> None:
+        try:
+            retire([*self.rules], *self._index.parts())
+        except (AttributeError, TypeError):  # it was never finished; or the interpreter is about to end
+            pass
 
     def read(self, descriptor: Descriptor) -> Values:
         """What the rules look at, in the form they look at it."""
@@ -106,6 +113,8 @@ class RuleSet:
 
     def match(self, descriptor: Descriptor, now: Micros, cost: int = 1) -> Plan:
         """What a request is to ask, and of whom."""
+        if retired:
+            sweep()
         values = self.read(descriptor)
         decisive = tuple(values[: self._decisive])
         course = self._remembered.get(decisive)

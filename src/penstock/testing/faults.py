@@ -178,6 +178,8 @@ class FaultProxy:
         self._notify()
         try:
             await connection.carry()
+        except asyncio.CancelledError:  # the proxy is being closed; Python 3.11 would complain of it in the log
+            pass
         finally:
             self._connections.discard(connection)
             self._notify()

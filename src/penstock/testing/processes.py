@@ -22,12 +22,12 @@ DEADLINE = 60.0
 """Seconds after which something that ought to have happened counts as hung. Machines have stood still for 25."""
 
 
-def wait_until(holds: Callable[[], bool], what: str, pause: float = 0.002) -> None:
+def wait_until(holds: Callable[[], bool], what: str, pause: float = 0.002, within: float = DEADLINE) -> None:
     """Return as soon as `holds()` is true, asked every `pause` seconds; raise TimeoutError if that never comes."""
-    give_up = time.monotonic() + DEADLINE
+    give_up = time.monotonic() + within
     while not holds():
         if time.monotonic() > give_up:
-            raise TimeoutError(f"waited {DEADLINE:g} s in vain for {what}")
+            raise TimeoutError(f"waited {within:g} s in vain for {what}")
         time.sleep(pause)
 
 

@@ -15,7 +15,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,6 +110,7 @@ class Server:
     - `password`: what clients must say; `ask` says it.
     - `certificate`: makes the port speak TLS.
     - `steppable`: gives it a clock that `step_clock` can move; see `can_step_clocks`.
+    - `prefix`: a command that starts it in another way, such as `("unshare", "--net")`; it must become the server.
     """
 
     _mode: tuple[str, ...] = ()
@@ -122,6 +123,7 @@ class Server:
         password: str | None = None,
         certificate: Certificate | None = None,
         steppable: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.flavour, self.password, self.certificate = flavour, password, certificate
         program = binary(flavour)
@@ -130,7 +132,7 @@ class Server:
         if steppable and not can_step_clocks():
             raise RuntimeError(f"{flavour}: a clock that can be moved takes Linux and a C compiler")
         self._program = program
-        self._config = tuple(config)
+        self._config, self._prefix = tuple(config), tuple(prefix)
         self._place = Workplace(f"penstock-{flavour}-")
         self.folder = self._place.folder
         self.socket = self.folder / "socket"
@@ -231,7 +233,7 @@ class Server:
             config.write_text("\n".join((self._base(), *self._config, "")), encoding="utf-8")
         self.socket.unlink(missing_ok=True)
         environment = self._clock.environment if self._clock else {}
-        self._place.run((str(self._program), str(config), *self._mode), environment)
+        self._place.run((*self._prefix, str(self._program), str(config), *self._mode), environment)
         try:
             wait_until(self._answers, f"an answer of {self.flavour} on port {self.port}")
         except BaseException:

@@ -21,6 +21,7 @@ from penstock.rules.directory import AsyncKeyDirectory, KeyDirectory
 from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
 from penstock.rules.ruleset import RuleSet
 from penstock.ruling import Ruling
+from penstock.shedding import InFlight, Shedder
 from penstock.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.unit.rules.support import rule_set
 
@@ -430,6 +431,19 @@ def test_a_shedder_is_asked_first_with_the_highest_priority(make: Make) -> None:
     assert bench.enforcer.check({"path": "/office"})
     assert shedder.asked == ["low", "high", "high"]
     assert [event.reason for event in bench.told] == ["shed", "", "rate", ""]
+
+
+def test_what_a_shedder_admitted_is_in_flight_until_it_ends(make: Make) -> None:
+    in_flight = InFlight(2)
+    bench = make({"id": "api", "quota": "9/minute"}, shedder=Shedder(in_flight, reserve=0.5))
+    first = bench.enforcer.check(IP)
+    assert (bool(first), in_flight.now) == (True, 1)
+    second = bench.enforcer.check(IP)
+    assert (bool(second), second.reason, in_flight.now) == (False, "shed", 1)
+    assert second.retry_after > 0
+    first.end()
+    assert in_flight.now == 0
+    assert bench.enforcer.check(IP)
 
 
 class Gone:

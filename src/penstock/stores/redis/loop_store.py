@@ -178,6 +178,7 @@ class LoopStore:
             self._nodes = self._topology.nodes()
             for gone in set(self._links) - self._nodes:
                 self._links.pop(gone).retire(REPLACED)
+            self._guards.keep(self._nodes)
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = AsyncLink(self._settings, self._talk, node, self._guards.of(node))

@@ -1,0 +1,39 @@
+"""Limiters that break a promise, each in one way: what shows that the checks of faults find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from penstock.clock import Micros
+from penstock.layers import Fallback
+from penstock.layers.stand_ins import admitted, marked
+from penstock.model import Acquire, Op, Outcome, Verdict
+
+
+class Generous(Fallback):
+    """Admits everything when the store is gone, and says that it had decided."""
+
+    def _instead(self, op: Op, failed: Any, now: Micros) -> Outcome:
+        outcome = super()._instead(op, failed, now)
+        if isinstance(op, Acquire) and isinstance(outcome, Verdict):
+            return marked(admitted(op, now), outcome.source)
+        return outcome
+
+
+class Making(NamedTuple):
+    """How a limiter is made that should show some behaviour: its options, and what is added to its URL."""
+
+    options: Callable[[Any], dict[str, Any]]
+    url: str = ""
+
+
+BROKEN: dict[str | None, Making] = {
+    None: Making(lambda behaviour: {"on_failure": behaviour}),
+    "generous": Making(lambda behaviour: {"layers": [Generous(behaviour)]}),
+    "resentful": Making(  # never asks a store again that has failed
+        lambda behaviour: {"on_failure": behaviour}, "&breaker_failures=1&breaker_dwell=3600"
+    ),
+    "raising": Making(lambda _: {"on_failure": "raise"}),
+}
+"""By what is wrong with them; None: nothing."""

@@ -1,0 +1,338 @@
+"""The faults. Each is a short story: what happens until the store can do its work again, and how it is put right after.
+
+    @fault("connection refused", "one server")
+    def refused(stage: One) -> Iterator[None]:
+        stage.cut()
+        stage.hold(3)
+        stage.proxy.accept()
+        yield                       # the store is back; now the fleet has to find it, by itself
+
+`budgets` says how many times its limit a key may be admitted beyond it: once for hosts that decide in the store's
+place, and once more where the store forgets what it had counted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.clock import SECOND, monotonic
+from penstock.testing.clock_shim import can_step_clocks
+from penstock.testing.clusters import SLOTS
+from penstock.testing.faults import Flow
+from penstock.testing.processes import wait_until
+from penstock.testing.servers import Server
+from tests.faults.fleet import ROOT
+from tests.faults.stages import Apart, One, Sharded, Watched, can_have_own_network
+
+Story: TypeAlias = Callable[[Any], Iterator[None]]
+
+HOUR = 3_600
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a store.
+
+    - `ci`: whether it is part of the usual run of the tests.
+    - `possible`: whether it can be done on this machine.
+    """
+
+    name: str
+    topology: str
+    story: Story
+    budgets: int = 1
+    ci: bool = False
+    possible: Callable[[], bool] = lambda: True
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(name: str, topology: str, **more: Any) -> Callable[[Story], Story]:
+    def add(story: Story) -> Story:
+        FAULTS.append(Fault(name, topology, story, **more))
+        return story
+
+    return add
+
+
+# ---------------------------------------------------------------- one server
+
+
+@fault("connection refused", "one server", ci=True)
+def refused(stage: One) -> Iterator[None]:
+    stage.cut()
+    stage.hold(3)
+    stage.proxy.accept()
+    yield
+
+
+@fault("SIGSTOP 10 s (connections half-open)", "one server", ci=True)
+def frozen(stage: One) -> Iterator[None]:
+    stage.server.freeze()
+    stage.hold(10)
+    stage.server.thaw()
+    yield
+
+
+@fault("network cut, nothing arrives", "one server")
+def cut(stage: One) -> Iterator[None]:
+    stage.proxy.requests = stage.proxy.replies = Flow(held=True)
+    stage.hold(4)
+    stage.proxy.reset()  # what a network does not deliver for long is given up, not delivered late
+    stage.proxy.requests = stage.proxy.replies = Flow()
+    yield
+
+
+@fault("replies lost, requests carried out", "one server")
+def replies_lost(stage: One) -> Iterator[None]:
+    stage.proxy.replies = Flow(lost=True)
+    stage.hold(3)
+    stage.proxy.reset()
+    stage.proxy.replies = Flow()
+    yield
+
+
+def slowed(millis: int) -> Story:
+    def story(stage: One) -> Iterator[None]:
+        stage.proxy.replies = Flow(latency=millis / 1_000)
+        stage.hold(4)
+        stage.proxy.replies = Flow()
+        yield
+
+    return story
+
+
+fault("replies slowed by 3 ms", "one server")(slowed(3))
+fault("replies slowed by 10 ms", "one server")(slowed(10))
+fault("replies slowed by 100 ms", "one server", ci=True)(slowed(100))
+
+
+@fault("CLIENT PAUSE", "one server")
+def paused(stage: One) -> Iterator[None]:
+    """Nobody is answered until the time is over, not even who would end it."""
+    stage.server.ask("CLIENT", "PAUSE", round(3_000 * stage.effort.share), "ALL")
+    stage.server.ask("PING")
+    yield
+
+
+@fault("script stall", "one server")
+def stalled(stage: One) -> Iterator[None]:
+    """Somebody else's script runs for seconds; from a tenth of one on the server says BUSY."""
+    stage.server.ask("CONFIG", "SET", "busy-reply-threshold", 100)
+    micros = round(3 * stage.effort.share * SECOND)
+    stage.server.ask(
+        "EVAL",
+        "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end "
+        "local start = now() while now() - start < tonumber(ARGV[1]) do end",
+        0,
+        micros,
+    )
+    yield
+    stage.server.ask("CONFIG", "SET", "busy-reply-threshold", 5_000)
+
+
+@fault("READONLY", "one server", ci=True)
+def readonly(stage: One) -> Iterator[None]:
+    """It was made a replica of one that is not there: it keeps what it has, and takes nothing."""
+    stage.server.ask("REPLICAOF", "127.0.0.1", 1)
+    stage.hold(3)
+    stage.server.ask("REPLICAOF", "NO", "ONE")
+    yield
+
+
+@fault("maxmemory reached (noeviction)", "one server", ci=True)
+def full(stage: One) -> Iterator[None]:
+    stage.server.ask("CONFIG", "SET", "maxmemory", 1)
+    stage.hold(3)
+    stage.server.ask("CONFIG", "SET", "maxmemory", 0)
+    yield
+
+
+@fault("restarted empty", "one server", budgets=2, ci=True)
+def restarted(stage: One) -> Iterator[None]:
+    stage.server.kill()
+    stage.hold(2)
+    stage.server.start()
+    yield
+
+
+@fault("name that stops resolving", "one server")
+def unnamed(stage: One) -> Iterator[None]:
+    stage.fleet.resolve(False)
+    stage.proxy.reset()
+    stage.hold(3)
+    stage.fleet.resolve(True)
+    yield
+
+
+@fault("store absent at start", "one server", ci=True)
+def absent(stage: One) -> Iterator[None]:
+    stage.cut()
+    stage.fleet.open()
+    stage.hold(3)
+    stage.proxy.accept()
+    yield
+
+
+def stepped(hours: int) -> Story:
+    def story(stage: One) -> Iterator[None]:
+        stage.server.step_clock(hours * HOUR)
+        yield
+
+    return story
+
+
+fault("clock steps +1 h", "one server", budgets=2, possible=can_step_clocks)(stepped(1))
+fault("clock steps −1 h", "one server", budgets=2, possible=can_step_clocks)(stepped(-1))
+
+
+@fault("corrupt values", "one server", budgets=2, ci=True)
+def corrupt(stage: One) -> Iterator[None]:
+    """Everything that is stored is overwritten."""
+    with stage.server.talk() as conversation:
+        for key in conversation.ask("KEYS", "*"):
+            conversation.ask("SET", key, "not a counter", "EX", 600)
+    yield
+
+
+@fault("crash holding places", "one server")
+def crashed(stage: One) -> Iterator[None]:
+    """A process that holds all places is killed: nobody gives them back, and their ttl does."""
+    key, quota, ttl = f"{stage.fleet.generation}-places", "4_concurrent_ttl_2s", 2
+    program = (sys.executable, "-m", "tests.faults.holder", stage.fleet.url_for("closed"), str(stage.proxy.port))
+    holder = subprocess.Popen((*program, key, quota), cwd=ROOT, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    stage.require(holder.stdout.readline() == b"4\n", "the holder did not get all places")
+    holder.kill()
+    holder.communicate()
+
+    def free() -> int:
+        number: int = stage.fleet.tell_one(0, f"free {key} {quota}")
+        return number
+
+    wait_until(lambda: free() == 4, "places that come back", pause=0.05)
+    stage.note(f"4 places free again after their ttl of {ttl} s")
+    yield
+
+
+@fault("60 s outage, 100,000 keys", "one server")
+def flooded(stage: One) -> Iterator[None]:
+    stage.cut()
+    began, keys = monotonic(), stage.effort.keys
+    for number in (0, 1):
+        first, second = [stage.fleet.tell_one(number, f"flood {keys}") for _ in range(2)]
+        kept = second["untold"]
+        stage.require(kept <= 100_000, f"{kept} counters are kept, at most 100,000 agreed")
+        grown = first["grown"], second["grown"]
+        stage.require(second["grown"] <= max(first["grown"], 64 * 2**20), f"memory grows on: {grown}")
+        more, kind = [f"{size / 2**20:+.0f} MB" for size in grown], stage.fleet.kinds[number]
+        stage.note(f"{kind}: {more[0]} for {keys:,} keys, {more[1]} for as many others")
+    stage.hold(max(60 - (monotonic() - began), 0))
+    stage.proxy.accept()
+    yield
+
+
+@fault("reconnect herd of 8 processes", "one server, 8 hosts", ci=True)
+def herd(stage: One) -> Iterator[None]:
+    stage.cut()
+    stage.hold(3)
+    before = stage.proxy.counts().connections
+    with stage.most_clients() as most:
+        stage.proxy.accept()
+        yield
+    bound = stage.fleet.most_connections()
+    stage.require(0 < most() <= bound, f"{most()} connections at once, at most {bound} agreed")
+    made = stage.proxy.counts().connections - before
+    stage.note(f"{made} connections made, {most()} at once (bound {bound})")
+
+
+@fault("restarted with what it had", "one server, AOF")
+def restored(stage: One) -> Iterator[None]:
+    stage.server.kill()
+    stage.hold(2)
+    stage.server.start()
+    yield
+
+
+# ---------------------------------------------------------------- Sentinel
+
+
+@fault("kill -9 of the primary", "Sentinel", budgets=2, ci=True)
+def primary_killed(stage: Watched) -> Iterator[None]:
+    dead = stage.servers.kill_primary()
+    yield
+    stage.servers.restart(dead)
+
+
+@fault("zombie primary, no min-replicas", "Sentinel", budgets=2)
+def zombie(stage: Watched) -> Iterator[None]:
+    """Frozen until another is promoted, it goes on as if nothing had happened."""
+    old = stage.servers.freeze_and_promote()
+    old.thaw()
+    yield
+    stage.servers.wait_until_ok()
+
+
+@fault("lost acknowledged writes", "Sentinel", budgets=2)
+def writes_lost(stage: Watched) -> Iterator[None]:
+    with stage.servers.losing_writes() as dead:
+        stage.hold(2)
+    yield
+    stage.servers.restart(dead)
+
+
+@fault("zombie primary, min-replicas 1", "Sentinel, min-replicas 1", budgets=2)
+def harmless_zombie(stage: Watched) -> Iterator[None]:
+    yield from zombie(stage)
+
+
+# ---------------------------------------------------------------- Cluster
+
+
+@fault("kill -9 of a primary", "Cluster", budgets=2, ci=True)
+def owner_killed(stage: Sharded) -> Iterator[None]:
+    dead = stage.cluster.primaries[0]
+    stage.cluster.kill_primary(dead)
+    yield
+    stage.cluster.restart(dead)
+
+
+@fault("resharding", "Cluster")
+def resharded(stage: Sharded) -> Iterator[None]:
+    """A third of what one node has moves to another."""
+    source, target, *_ = stage.cluster.primaries
+    slots = _used_slots(source)
+    stage.cluster.reshard(slots[: max(len(slots) // 2, 1)], target)
+    stage.note(f"{len(slots) // 2} slots with keys moved")
+    yield
+
+
+@fault("one shard lost with its replica", "Cluster", budgets=2)
+def shard_lost(stage: Sharded) -> Iterator[None]:
+    lost = stage.cluster.lose_shard(stage.cluster.primaries[0])
+    stage.hold(2)
+    stage.cluster.restart(*lost)
+    yield
+
+
+def _used_slots(server: Server) -> list[int]:
+    """The slots of which a node has keys."""
+    with server.talk() as conversation:
+        keys = conversation.ask("KEYS", "*")
+        return sorted({int(conversation.ask("CLUSTER", "KEYSLOT", key)) % SLOTS for key in keys})
+
+
+# ---------------------------------------------------------------- a network of its own
+
+
+@fault("network cut between namespaces", "own network", possible=can_have_own_network)
+def unplugged(stage: Apart) -> Iterator[None]:
+    stage.cable("down")
+    stage.hold(4)
+    stage.cable("up")
+    yield
