@@ -238,7 +238,7 @@ class Front:
 
     def _settle(self, charged: Verdict | Receipt, units: int) -> Amend:
         receipt = self._receipt("settle", charged)
-        if receipt.record is None:
+        if receipt.record is None and receipt.source != "open":  # what was charged nowhere has no record
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
 
@@ -353,9 +353,8 @@ def layers_over(
         return (), None
     known = DenyCache()
     behaviour = on_failure or "local"
-    if behaviour == "raise":
-        return (known,), None
-    return (known, Fallback(behaviour, known=known, hook=hook)), behaviour
+    # Even if it is to raise: a request may say otherwise.
+    return (known, Fallback(behaviour, known=known, hook=hook)), None if behaviour == "raise" else behaviour
 
 
 def checked_store(store: S) -> S:
