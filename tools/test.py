@@ -37,6 +37,9 @@ COVERAGE_AT_LEAST = 95
 # times over; what they run is covered by the unit tests.
 UNTRACED = ("conformance", "integration")
 
+# Tests that mostly wait for servers; twice as many at once keep the cores busy.
+WAITING = ("rig", "redis")
+
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
     "conformance": ("tests/conformance",),
@@ -139,7 +142,8 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
         return None
     slug = tier.replace(" + ", "-")
     report = scratch / f"{slug}.xml"
-    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={workers}", "--dist=worksteal"]
+    at_once = workers * 2 if tier in WAITING else workers
+    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
     command += [f"--hypothesis-profile={mode.profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
     if mode.coverage and tier not in UNTRACED:
         command += ["--cov", "--cov-report="]

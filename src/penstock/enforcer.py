@@ -37,7 +37,8 @@ class Enforcer(RuleFront):
 
     - `rules`: a `RuleSet`, or a source of the one in force.
     - `limiter`: whose store holds the counters.
-    - `directory`: who owns an API key; with one, `owner` and `tier` of a descriptor come from there alone.
+    - `directory`: who owns an API key; with one, `owner` and `tier` of a descriptor come from there alone. Another one
+      may be assigned at any time.
     - `shedder`: asked before any counter, with the highest priority among the matching rules. An `allow` rule exempts
       from it too.
     - `hook`: told of every decision; see `penstock.events.Decided`.
@@ -57,7 +58,7 @@ class Enforcer(RuleFront):
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
         self._limiter = limiter
-        self._directory = directory
+        self.directory = directory
 
     def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.
@@ -68,8 +69,8 @@ class Enforcer(RuleFront):
         rules = self._source.current
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         now = time_ns() // 1_000
-        if self._directory is not None:
-            descriptor = self._directory.describe(descriptor, now)
+        if self.directory is not None:
+            descriptor = self.directory.describe(descriptor, now)
         plan = rules.match(descriptor, now, cost)
         verdict, admission = None, None
         if self._shedder is not None or not plan[1]:
@@ -135,7 +136,7 @@ class Enforcer(RuleFront):
         return self._explanation(rules, descriptor, plan, peeked)
 
     def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        return descriptor if self._directory is None else self._directory.describe(descriptor, now)
+        return descriptor if self.directory is None else self.directory.describe(descriptor, now)
 
     def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
         op = self._acquire(plan, request_id, dry=dry)
@@ -160,7 +161,7 @@ class AsyncEnforcer(RuleFront):
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
         self._limiter = limiter
-        self._directory = directory
+        self.directory = directory
 
     async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.
@@ -171,7 +172,7 @@ class AsyncEnforcer(RuleFront):
         rules = self._source.current
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         now = time_ns() // 1_000
-        if self._directory is not None:
+        if self.directory is not None:
             descriptor = await self._described(descriptor, now)
         plan = rules.match(descriptor, now, cost)
         verdict, admission = None, None
@@ -248,9 +249,9 @@ class AsyncEnforcer(RuleFront):
         return self._explanation(rules, descriptor, plan, peeked)
 
     async def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        if self._directory is None:
+        if self.directory is None:
             return descriptor
-        described = self._directory.describe(descriptor, now)
+        described = self.directory.describe(descriptor, now)
         return await described if isinstance(described, Awaitable) else described
 
     async def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:

@@ -73,6 +73,9 @@ class Front:
         self._parts: dict[object, tuple[Quota, ...]] = {}  # the counters behind it
         self._amends: dict[Quota, DirectAmends] = {}
         self._lines = Lines()
+        self._on_failure: OnFailure = next(
+            (layer.behaviour for layer in layers if isinstance(layer, Fallback)), "raise"
+        )
         self._closed = False
 
     def _shut(self) -> None:
@@ -353,8 +356,7 @@ def layers_over(
         return (), None
     known = DenyCache()
     behaviour = on_failure or "local"
-    # Even if it is to raise: a request may say otherwise.
-    return (known, Fallback(behaviour, known=known, hook=hook)), None if behaviour == "raise" else behaviour
+    return (known, Fallback(behaviour, known=known, hook=hook)), behaviour
 
 
 def checked_store(store: S) -> S:

@@ -12,7 +12,7 @@ from penstock.front import Front, Id, check_id, verdict_of
 from penstock.inspection import Inspection, inspections
 from penstock.model import Acquire, Outcome, Receipt, Verdict
 from penstock.quota import CONCURRENCY
-from penstock.rules.course import Plan
+from penstock.rules.course import STRICTNESS, Plan
 from penstock.rules.explaining import Explanation, explain
 from penstock.rules.ruleset import Descriptor, RuleSet
 from penstock.ruling import Ruling, blocked, passed, ruled, shed
@@ -97,7 +97,10 @@ class RuleFront:
 
     def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
         self._front._check_open()
-        return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), plan.course.on_failure)
+        course, on_failure = plan.course, plan.course.on_failure
+        if course.leaves_open and on_failure is not None:  # a lenient rule must not loosen one that says nothing
+            on_failure = max(on_failure, self._front._on_failure, key=STRICTNESS.index)
+        return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), on_failure)
 
     def _plans(self, rules: RuleSet, requests: Sequence[tuple[Descriptor, int]], now: Micros) -> list[Planned]:
         """What each request of a batch asks, or the verdict on it if it asks nobody."""
@@ -119,7 +122,7 @@ class RuleFront:
         verdict = peeked if peeked is not None else decided(plan, 1, now)
         ruling = ruled(cast("Verdict", verdict), plan)
         states: dict[str, list[Inspection]] = {}
-        if peeked is not None:
+        if peeked is not None and peeked.source not in ("open", "closed"):  # who made up an answer has seen no counter
             for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
                 states.setdefault(rule.id, []).append(inspection)
         explained = tuple(
@@ -174,6 +177,8 @@ def holds(charged: Verdict | Receipt) -> bool:
 
 def outcome(ruling: Ruling) -> str:
     """What would become of the request."""
+    if ruling.source in ("open", "closed"):
+        return f"the store cannot answer: it {'may pass' if ruling else 'is refused'}"
     if ruling:
         by = f" by {ruling.rule}" if ruling.rule and not ruling.decisions else ""
         return f"it may pass{by}" if ruling.rule else "no rule applies: it may pass"

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from penstock.rules.conditions import All, Any, Cidr, Condition, Equals, Glob, Network, Not, OneOf, Prefix, Present
 from penstock.rules.globs import GlobTree
 from penstock.rules.matching import Index, PrefixTable, Slots
+from penstock.rules.model import EntryOptions, Rule, RuleFile
 from penstock.rules.networks import address_of, folded, number_of
+from penstock.rules.ruleset import RuleSet
 
 ENTRIES = ("path", "method", "tier", "ip")
 PLAIN = SimpleNamespace(fold_case=False, nfc=False, ipv6_prefix=None)
@@ -27,7 +29,7 @@ OPTIONS = {"path": PLAIN, "method": PLAIN, "tier": FOLDED, "ip": ADDRESS}
 
 TEXTS = ("a", "b", "ab", "A", "a/b", "/a", "/a/b", "/a/b/", "é", "e\u0301", "a*", "ß", "SS")
 SEGMENTS = ("", "a", "b", "ab", "aab", "é")
-SHAPES = ("", "a", "b", "ab", "*", "**", "a*", "*b", "a*b", "*a*", "*a*b*")
+SHAPES = ("", "a", "b", "ab", "*", "**", "a*", "*b", "a*b", "a*a", "ab*b", "*a*", "*a*b*")
 ADDRESSES = (
     *(f"10.0.0.{number}" for number in range(12)),
     *(f"::ffff:10.0.0.{number}" for number in range(12)),
@@ -93,7 +95,7 @@ def _descriptor(random: Random) -> dict[str, str]:
 def _value(descriptor: Mapping[str, str], entry: str) -> str:
     value = descriptor.get(entry, "")
     if entry == "tier":
-        return unicodedata.normalize("NFC", value).casefold()
+        return unicodedata.normalize("NFC", unicodedata.normalize("NFC", value).casefold())
     if entry == "ip":
         address = _address(value)
         return "" if address is None else str(address)
@@ -160,6 +162,28 @@ def test_the_index_finds_what_a_naive_look_finds(seed: int) -> None:
         matched = [position for position, test in tests if test is None or test(values)]
         naive = [position for position, one in enumerate(declared) if one is None or _holds(one, descriptor)]
         assert matched == naive
+
+
+@given(seeds)
+def test_a_set_finds_what_a_naive_look_finds_the_second_time_too(seed: int) -> None:
+    random = Random(seed)
+    declared = [_condition(random) if random.random() < 0.95 else None for _ in range(random.randint(1, 10))]
+    plain = {"key": "user", "quota": "9/minute"}
+    rules = [
+        Rule.model_validate({"id": f"r{at}", **plain} | ({"match": one} if one else {}))
+        for at, one in enumerate(declared)
+    ]
+    file = RuleFile.model_construct(
+        rules=tuple(rules),
+        overrides=(),
+        entries={"tier": EntryOptions(fold_case=True, nfc=True)},
+        empty=False,
+    )
+    compiled = RuleSet(file)
+    descriptors = [_descriptor(random) for _ in range(8)]
+    for descriptor in descriptors * 2:
+        naive = [f"r{at}" for at, one in enumerate(declared) if one is None or _holds(one, descriptor)]
+        assert [rule.id for rule in compiled.match(descriptor, 0).course.limits] == naive
 
 
 @given(seeds)

@@ -29,7 +29,7 @@ def changing() -> Iterator[tuple[str, Callable[[], None]]]:
 def test_a_thread_finds_the_new_primary(changing: tuple[str, Callable[[], None]]) -> None:
     url, demote = changing
     with opened(url) as store:
-        limiter = Limiter(store, on_failure="raise")
+        limiter = Limiter(store, layers=())
         assert limiter.acquire("alice", "10/day")
         demote()
         with pytest.raises(StoreError, match="the server is a replica") as caught:
@@ -41,7 +41,7 @@ def test_a_thread_finds_the_new_primary(changing: tuple[str, Callable[[], None]]
 async def test_a_task_finds_the_new_primary(changing: tuple[str, Callable[[], None]]) -> None:
     url, demote = changing
     async with opened_async(url) as store:
-        limiter = AsyncLimiter(store, on_failure="raise")
+        limiter = AsyncLimiter(store, layers=())
         assert await limiter.acquire("alice", "10/day")
         await asyncio.to_thread(demote)
         with pytest.raises(StoreError, match="the server is a replica"):
@@ -51,7 +51,7 @@ async def test_a_task_finds_the_new_primary(changing: tuple[str, Callable[[], No
 
 async def test_every_caller_gets_an_error_of_his_own() -> None:
     async with opened_async("redis://127.0.0.1:1") as store:
-        limiter = AsyncLimiter(store, on_failure="raise")
+        limiter = AsyncLimiter(store, layers=())
         asked: list[Any] = [limiter.acquire("alice", "10/day") for _ in range(20)]
         errors = await asyncio.gather(*asked, return_exceptions=True)
     assert all(isinstance(error, StoreError) for error in errors)

@@ -87,7 +87,7 @@ def test_forced_open_nothing_is_sent_and_forced_closed_everything_is(keyspace: K
 
 
 def test_threads_wait_in_bounded_number(keyspace: Keyspace, proxy: FaultProxy) -> None:
-    options = {"connections": 1, "waiting": 2, "deadline": 5}
+    options = {"connections": 1, "waiting": 2, "deadline": 2}
     with opened(url(proxy), prefix=keyspace.prefix, **options) as store:
         decided(one(store, acquire(QUOTA)))
         proxy.replies = Flow(held=True)
@@ -98,7 +98,7 @@ def test_threads_wait_in_bounded_number(keyspace: Keyspace, proxy: FaultProxy) -
 
 
 async def test_tasks_wait_in_bounded_number(keyspace: Keyspace, proxy: FaultProxy) -> None:
-    async with opened_async(url(proxy), prefix=keyspace.prefix, waiting=2, deadline=5) as store:
+    async with opened_async(url(proxy), prefix=keyspace.prefix, waiting=2, deadline=2) as store:
         decided(await one_async(store, acquire(QUOTA)))
         proxy.replies = Flow(held=True)
         asked = []

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import main
 from penstock.cli.app import app
-from penstock.rules.parsing import version
+from penstock.rules.parsing import parse
+from penstock.rules.ruleset import RuleSet
 from penstock.rules.schema import schema
 
 SOUND = "rules:\n  - {id: api, key: ip, quota: 100/minute}\n"
@@ -33,7 +34,7 @@ def _run(*words: str | Path) -> Result:
 def test_a_sound_file_is_said_to_be_sound(file: Path) -> None:
     result = _run("rules", "check", file)
     assert result.exit_code == 0
-    assert result.stdout == f"penstock.yaml: sound, 1 rule, 0 overrides, version {version(SOUND.encode())}\n"
+    assert result.stdout == f"penstock.yaml: sound, 1 rule, 0 overrides, version {RuleSet(parse(SOUND)).version}\n"
 
 
 def test_every_fault_is_a_line_that_an_editor_can_jump_to(file: Path) -> None:
@@ -53,7 +54,7 @@ def test_scripts_get_the_same_as_json(file: Path) -> None:
         "sound": True,
         "rules": 1,
         "overrides": 0,
-        "version": version(SOUND.encode()),
+        "version": RuleSet(parse(SOUND)).version,
     }
     file.write_text(FAULTY, encoding="utf-8")
     result = _run("rules", "check", file, "--json")

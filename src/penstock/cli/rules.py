@@ -18,15 +18,16 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.enforcer import Enforcer
-from penstock.errors import Fault, InvalidRules
+from penstock.errors import Fault, InvalidOption, InvalidRules, StoreError
 from penstock.limiter import Limiter
 from penstock.rules import schema as schemas
 from penstock.rules.explaining import Explanation
 from penstock.rules.model import RuleFile
-from penstock.rules.parsing import content, parse, version
+from penstock.rules.parsing import content, parse
 from penstock.rules.ruleset import RuleSet
 
 SOUND, FAULTY = 0, 1
+MEMORY = "memory://"
 
 app = typer.Typer(help="Work with files of rules.", no_args_is_help=True)
 
@@ -43,14 +44,14 @@ def check(file: File, as_json: Json = False) -> None:
     except InvalidRules as error:
         _say_faults(error.faults, as_json=as_json)
         raise typer.Exit(FAULTY) from None
-    _say_sound(file.name, rules, version(text), as_json=as_json)
+    _say_sound(file.name, rules, RuleSet(rules).version, as_json=as_json)
 
 
 @app.command()
 def explain(
     file: File,
     entries: Annotated[list[str], typer.Argument(metavar="ENTRY=VALUE...", help="What is known of the request.")],
-    store: Annotated[str, typer.Option(help="Whose counters to look at, such as redis://host.")] = "memory://",
+    store: Annotated[str, typer.Option(help="Whose counters to look at, such as redis://host.")] = MEMORY,
     as_json: Json = False,
 ) -> None:
     """Say which rules apply to a request and why the others do not, and how its counters stand. Charges nothing.
@@ -62,8 +63,12 @@ def explain(
     except InvalidRules as error:
         _say_faults(error.faults, as_json=as_json)
         raise typer.Exit(FAULTY) from None
-    with Limiter(store) as limiter:
-        explanation = Enforcer(rules, limiter).explain(_descriptor(entries))
+    descriptor = _descriptor(entries)
+    try:
+        with Limiter(store, on_failure=None if store == MEMORY else "raise") as limiter:
+            explanation = Enforcer(rules, limiter).explain(descriptor)
+    except (InvalidOption, StoreError) as error:
+        raise typer.BadParameter(str(error), param_hint="--store") from None
     if as_json:
         typer.echo(json.dumps(_plain(explanation), indent=2))
     else:

@@ -30,6 +30,7 @@ _Alternatives: TypeAlias = tuple[tuple[int, str, int | None], ...]
 class _Override(NamedTuple):
     """Other quotas for requests in whose slots one of these texts is, until an instant."""
 
+    at: int  # of several that hold, the first in the file applies
     until: Micros
     who: tuple[tuple[int, frozenset[str]], ...]
     quotas: tuple[Quota, ...]
@@ -70,7 +71,7 @@ class CompiledRule:
         read_tier = slots.read(rule.tiers.by) if rule.tiers else str
         tiers = rule.tiers.quotas.items() if rule.tiers else ()
         self._tiers = {read_tier(name): _counters(quotas) for name, quotas in tiers}
-        self._overrides = _by_value([_override(one, slots) for one in overrides])
+        self._overrides = _by_value([_override(at, one, slots) for at, one in enumerate(overrides)])
         self._cost_slot = -1 if isinstance(rule.cost, int) else slots.text(rule.cost.entry)
 
     @property
@@ -96,10 +97,14 @@ class CompiledRule:
 
     def quotas(self, values: Values, now: Micros) -> tuple[Quota, ...]:
         """The counters that a request is charged to: those of an override, of its tier, or the rule's own."""
+        first: _Override | None = None
         for slot, by_value in self._overrides:
             for override in by_value.get(values[slot], ()):
                 if override.holds(values, now):
-                    return override.quotas
+                    first = override if first is None or override.at < first.at else first
+                    break
+        if first is not None:
+            return first.quotas
         return self._tiers.get(values[self._tier_slot], self._quotas) if self._tiers else self._quotas
 
     def cost(self, values: Values) -> int:
@@ -113,8 +118,13 @@ class CompiledRule:
         """What a request that costs `cost` asks of this rule's counters."""
         units = cost * self.cost(values)
         key = self.key(values)
+        if self.advisory:  # whoever only reports must not raise: what never fits asks for all there is
+            return [
+                (key, quota, 1 if quota.flat else min(units, quota.capacity), True)
+                for quota in self.quotas(values, now)
+            ]
         return [
-            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), self.advisory)
+            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), False)
             for quota in self.quotas(values, now)
         ]
 
@@ -156,12 +166,12 @@ def _key_part(alternatives: _Alternatives, values: Values) -> str:
     return "|".join([mark[:-1] for _, mark, _ in alternatives])
 
 
-def _override(override: Override, slots: Slots) -> _Override:
+def _override(at: int, override: Override, slots: Slots) -> _Override:
     who = tuple(
         (slots.text(entry), frozenset(slots.read(entry)(text) for text in texts) - {ABSENT})
         for entry, texts in override.who.items()
     )
-    return _Override(override.until_us, who, _counters(override.quotas))
+    return _Override(at, override.until_us, who, _counters(override.quotas))
 
 
 def _by_value(overrides: Sequence[_Override]) -> tuple[tuple[int, dict[str, list[_Override]]], ...]:

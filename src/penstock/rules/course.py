@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.clock import Micros
-from penstock.model import Ask, Key, Posed, check_cost, new
+from penstock.model import Ask, Key, OnFailure, Posed, check_cost, new
 from penstock.rules.compiled import CompiledRule, ShortWay
 
-OnFailure: TypeAlias = Literal["local", "open", "closed"]
-STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "closed")
+STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "raise", "closed")
 PRIORITIES = ("low", "normal", "high", "critical")
 
 
@@ -28,7 +27,8 @@ class Course(NamedTuple):
     - `limits`: the rules whose counters are asked.
     - `decided_by`: the `deny` or `allow` rule that decides alone, if one does.
     - `would_block`: `deny` rules in shadow mode.
-    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest.
+    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest. Rules in shadow
+      mode have no say in them beside others.
     """
 
     limits: tuple[CompiledRule, ...] = ()
@@ -41,6 +41,7 @@ class Course(NamedTuple):
     short: Short | None = None  # how to ask all limits in a short way, if all have one
     has_shadows: bool = False
     version: str = ""  # of the set of rules
+    leaves_open: bool = False  # some rule leaves to the limiter what happens on failure
 
 
 class Plan(NamedTuple):
@@ -60,15 +61,15 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
     looked_at: list[CompiledRule] = []
     for rule in matched:
         looked_at.append(rule)
-        if rule.rule.stop:
+        if rule.rule.stop and not rule.advisory:
             break
     limits = tuple(rule for rule in looked_at if rule.action == "limit")
     decisive = [rule for rule in looked_at if rule.action != "limit" and not rule.advisory]
     would_block = tuple(rule for rule in looked_at if rule.action == "deny" and rule.advisory)
-    priority = max((rule.rule.priority for rule in limits), key=PRIORITIES.index, default="normal")
+    enforced = [rule for rule in limits if not rule.advisory]
+    priority = max((rule.rule.priority for rule in enforced or limits), key=PRIORITIES.index, default="normal")
     if decisive:
         return Course((), decisive[0], would_block, priority=priority, has_shadows=bool(would_block), version=version)
-    enforced = [rule for rule in limits if not rule.advisory]
     modes = [rule.rule.on_failure for rule in enforced if rule.rule.on_failure is not None]
     scopes = [rule.rule.shared for rule in limits if rule.rule.shared is not None]
     collide = len(set(scopes)) < len(scopes)
@@ -77,12 +78,13 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
         None,
         would_block,
         max(modes, key=STRICTNESS.index, default=None),
-        min((rule.deadline for rule in limits if rule.deadline is not None), default=None),
+        min((rule.deadline for rule in enforced or limits if rule.deadline is not None), default=None),
         priority,
         collide,
         None if collide else _short(limits),
         bool(would_block) or len(enforced) < len(limits),
         version,
+        len(modes) < len(enforced),
     )
 
 
@@ -111,7 +113,9 @@ def merged(pairs: _Pairs) -> _Pairs:
         if ask.advisory == other.advisory:
             if ask.quota.capacity < other.quota.capacity:
                 other, owner = ask._replace(cost=other.cost), rule
-            merged[counter] = other._replace(cost=check_cost(max(ask.cost, other.cost), other.quota)), owner
+            cost, quota = max(ask.cost, other.cost), other.quota
+            cost = min(cost, quota.capacity) if other.advisory else check_cost(cost, quota)
+            merged[counter] = other._replace(cost=cost), owner
         elif other.advisory:
             merged[counter] = ask, rule
     return [*merged.values()]

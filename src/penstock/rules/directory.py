@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.errors import InvalidOption, shown
+from penstock.errors import InvalidOption, InvalidRequest, shown
 from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.rules.entries import reader
 from penstock.rules.key_table import KeyRecord, KeyTable, check_secret, hash_key
@@ -93,7 +93,11 @@ class _Directory:
         return hash_key(key, self._secret).hex()
 
     def _digest(self, descriptor: Descriptor) -> bytes | None:
-        key = self._read(descriptor.get(self.entry))
+        try:
+            key = self._read(descriptor.get(self.entry))
+        except AttributeError:
+            kind = type(descriptor).__name__
+            raise InvalidRequest(f"descriptor: expected a mapping of entries to texts, not {kind}") from None
         return hash_key(key, self._secret) if key else None
 
     def _known(self, digest: bytes) -> _Known | None:

@@ -56,11 +56,16 @@ def reader(name: str, *, fold_case: bool = False, nfc: bool = False, address: bo
 
     def read(value: object) -> str:
         text = _text(name, value)
-        if nfc and not text.isascii():
-            text = unicodedata.normalize("NFC", text[:MAX_PART]) + text[MAX_PART:]
-        return text.casefold() if fold_case else text
+        if text.isascii() or not nfc:
+            return text.casefold() if fold_case else text
+        text = _composed(text)
+        return _composed(text.casefold()) if fold_case else text  # folding takes some letters apart again
 
     return read_address if address else read
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text[:MAX_PART]) + text[MAX_PART:]
 
 
 def _text(name: str, value: object) -> str:

@@ -100,7 +100,7 @@ def _why(condition: Condition | None) -> str:
 def _passed_over(rule: CompiledRule, matched: Sequence[CompiledRule], decided_by: CompiledRule | None) -> str:
     """Why a rule whose condition holds does not count; empty if it does."""
     for earlier in matched:
-        if earlier.position < rule.position and earlier.rule.stop:
+        if earlier.position < rule.position and earlier.rule.stop and not earlier.advisory:
             return f"{earlier.id} comes before it and says stop"
     if decided_by is not None and rule is not decided_by and not (rule.action == "deny" and rule.advisory):
         return f"{decided_by.id} says {decided_by.action}, which decides alone"

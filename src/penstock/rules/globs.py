@@ -76,7 +76,8 @@ class GlobTree:
 def _walk(start: _Place, segments: Iterable[str]) -> Positions:
     """What stands where the rest of a value may lead from a place."""
     places = [start]
-    deep = _beyond(start, {})
+    deep: dict[_Place, None] = {}
+    _go_beyond(start, deep)
     for segment in segments:
         following: list[_Place] = []
         for place in (*places, *deep) if deep else places:
@@ -90,23 +91,21 @@ def _walk(start: _Place, segments: Iterable[str]) -> Positions:
         places = following
         for place in places:
             if place.beyond is not None:
-                deep = _beyond(place, deep)
+                _go_beyond(place, deep)
         if not places and not deep:
             return ()
     return tuple([hit for place in (*places, *deep) for hit in place.hits])
 
 
-def _beyond(place: _Place, deep: dict[_Place, None]) -> dict[_Place, None]:
-    """The deep places reached so far, and those that are reached at once from here.
+def _go_beyond(place: _Place, deep: dict[_Place, None]) -> None:
+    """Add the deep places that are reached at once from here.
 
     A place behind `**` is never left again. It may be reached in many ways, and is kept once; any other place can only
     be reached from the one before it, so it never comes twice.
     """
-    deep = dict(deep)
     while place.beyond is not None:
         place = place.beyond
         deep[place] = None
-    return deep
 
 
 def check_pattern(pattern: str) -> str:

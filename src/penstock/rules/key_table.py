@@ -17,6 +17,7 @@ import csv
 from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,11 +63,15 @@ class KeyTable:
         of_key = array("H")
         rows = []
         for number, (digest, record) in enumerate(keys):
+            if len(digest) != HASH_BYTES:
+                raise InvalidOption(f"key {number}: expected a hash of {HASH_BYTES} bytes")
             owners += record.owner.encode()
             ends.append(len(owners))
             of_key.append(kinds.setdefault((record.tier, record.status), len(kinds)))
             rows.append(digest + number.to_bytes(4))
         rows.sort()
+        if any(row[:HASH_BYTES] == after[:HASH_BYTES] for row, after in pairwise(rows)):
+            raise InvalidOption("keys: expected each hash once")  # of two answers, one may be that it was revoked
         self._hashes = b"".join([row[:HASH_BYTES] for row in rows])
         self._numbers = array("I", [int.from_bytes(row[HASH_BYTES:]) for row in rows])
         self._owners, self._ends, self._of_key, self._kinds = bytes(owners), ends, of_key, list(kinds)

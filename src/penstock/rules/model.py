@@ -34,8 +34,9 @@ from pydantic import (
 from penstock.clock import SECOND, Micros
 from penstock.quota import MAX_LIMIT, Quota
 from penstock.rules import reading, shapes
-from penstock.rules.conditions import Condition
+from penstock.rules.conditions import All, Any, Condition, Equals, Not, OneOf
 from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
+from penstock.rules.networks import address_of
 from penstock.rules.reading import KeyPart
 
 MAX_RULES = 20_000
@@ -251,7 +252,6 @@ class RuleFile(_Record):
     """Exceptions that end by themselves."""
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
     """How the texts of an entry are made equal."""
-    """The file that says whose an API key is, seen from the folder of this one."""
     empty: bool = False
     """Said in a file that is meant to have no rules."""
 
@@ -271,6 +271,8 @@ class RuleFile(_Record):
             *lost_overrides(((at, one.rule) for at, one in enumerate(self.overrides)), ids),
             *_overrides(self),
             *_shared(self.rules),
+            *_shared_costs(self),
+            *_no_addresses(self),
         ]
         if flaws:
             raise Flawed(*flaws)
@@ -352,3 +354,58 @@ def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
             problem = f"{other.id} shares {rule.shared} by another key"
             expected = f"[{', '.join(' | '.join(part) for part in other.key)}]"
             yield Flaw(("rules", at, "key"), HIDDEN, problem, expected)
+
+
+def _shared_costs(file: RuleFile) -> Iterable[Flaw]:
+    """A counter that several rules share is asked by the smallest limit and the largest cost: that must fit too."""
+    overrides: dict[str, list[Quota]] = {}
+    for override in file.overrides:
+        overrides.setdefault(override.rule, []).extend(override.quotas)
+    costs: dict[tuple[str, object], tuple[int, int]] = {}
+    limits: dict[tuple[str, object], tuple[int, str, str]] = {}
+    for at, rule in enumerate(file.rules):
+        if rule.shared is None:
+            continue
+        cost = rule.cost if isinstance(rule.cost, int) else rule.cost.most
+        tiers = rule.tiers.quotas.values() if rule.tiers else ()
+        quotas = [*rule.quotas, *(quota for some in tiers for quota in some), *overrides.get(rule.id, ())]
+        for part in [part for quota in quotas for part in quota.parts if not part.flat]:
+            counter = rule.shared, part.identity
+            costs[counter] = max(costs.get(counter, (0, 0)), (cost, -at))
+            limit = part.capacity, str(part), rule.id
+            limits[counter] = min(limits.get(counter, limit), limit)
+    for counter, (cost, at) in costs.items():
+        capacity, quota, other = limits[counter]
+        if cost > capacity and other != file.rules[-at].id:
+            path = ("rules", -at, "cost")
+            yield Flaw(path, cost, f"never fits {quota!r} of {other}, which shares {counter[0]}", f"at most {capacity}")
+
+
+def _no_addresses(file: RuleFile) -> Iterable[Flaw]:
+    """What is compared with an address and is none, such as a network without `cidr`, would never hold."""
+    expected = "an address; for a network {cidr: ...}"
+    for at, rule in enumerate(file.rules):
+        for entry, value in _compared(rule.match):
+            if _is_no_address(file, entry, value):
+                yield Flaw(("rules", at, "match"), value, f"{entry} is an address, and this is none", expected)
+    for at, override in enumerate(file.overrides):
+        for entry, values in override.who.items():
+            if any(_is_no_address(file, entry, value) for value in values):
+                yield Flaw(("overrides", at, "for", entry), HIDDEN, "not an address", "addresses")
+
+
+def _is_no_address(file: RuleFile, entry: str, value: str) -> bool:
+    return file.options(entry).ipv6_prefix is not None and address_of(value) is None
+
+
+def _compared(condition: Condition | None) -> Iterable[tuple[str, str]]:
+    """The entries that a condition compares with whole texts, and those."""
+    if isinstance(condition, Equals):
+        yield condition.entry, condition.value
+    elif isinstance(condition, OneOf):
+        yield from ((condition.entry, value) for value in condition.values)
+    elif isinstance(condition, Not):
+        yield from _compared(condition.condition)
+    elif isinstance(condition, All | Any):
+        for inner in condition.conditions:
+            yield from _compared(inner)

@@ -116,8 +116,10 @@ def version(content: bytes) -> str:
 def _flaws(error: ValidationError, data: dict[str, object]) -> Iterator[Flaw]:
     crossed = False  # whether whole rules were compared with each other: pydantic does so only if each of them is sound
     for detail in error.errors(include_url=False):
-        path: Path = tuple(step for step in detail["loc"] if step != "[key]")
+        path: Path = detail["loc"]
         cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, Flawed) and path[-1:] == ("[key]",):  # pydantic's mark of a name that is wrong
+            path = path[:-1]
         if isinstance(cause, Flawed):
             crossed = crossed or not path
             if path[-1:] == ("quotas",):  # of a default, pydantic knows only what the attribute is called

@@ -299,7 +299,7 @@ def _pattern(text: str) -> str:
 
 def _network(value: object) -> Network:
     expected = "a network such as 10.0.0.0/8 or 2001:db8::/32"
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "%" in value:  # a zone means nothing elsewhere, and no address here has one
         raise flawed(value, expected)
     try:
         network = ip_network(value, strict=False)

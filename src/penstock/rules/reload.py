@@ -45,14 +45,15 @@ class _Stamp(NamedTuple):
     inode: int
     size: int
     modified_ns: int
+    changed_ns: int  # which nobody can set back
 
     @classmethod
     def of(cls, stat: os.stat_result) -> Self:
-        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     def settled(self, now: Micros) -> bool:
         """Whether any later write would leave another stamp."""
-        return abs(now - self.modified_ns // 1_000) >= RACY
+        return all(abs(now - ns // 1_000) >= RACY for ns in (self.modified_ns, self.changed_ns))
 
 
 class _Look(NamedTuple):
@@ -63,11 +64,19 @@ class _Look(NamedTuple):
 
 
 class InForce(NamedTuple, Generic[S]):
-    """A set of rules, the version of the file it came from, and since when it applies."""
+    """A set of rules, its version, since when it applies, and the content of the file it came from, as a digest.
+
+    The version is the set's own, if it has one: then comments do not change it.
+    """
 
     rules: S
     version: str
     since_us: Micros
+    content: str
+
+
+def _in_force(rules: S, content: str, now: Micros) -> InForce[S]:
+    return InForce(rules, getattr(rules, "version", content), now, content)
 
 
 class RuleSource(Generic[S]):
@@ -106,8 +115,8 @@ class RuleSource(Generic[S]):
         self._seen: _Look | None = seen
         self._judged = seen.version  # the content that was last put in force or refused
         self._confirmed_us = now
-        self.in_force = InForce(self._made(content), seen.version, now)
-        tell(hook, RulesLoaded(self.path.name, seen.version))
+        self.in_force = _in_force(self._made(content), seen.version, now)
+        tell(hook, RulesLoaded(self.path.name, self.version))
 
     @property
     def current(self) -> S:
@@ -116,7 +125,7 @@ class RuleSource(Generic[S]):
 
     @property
     def version(self) -> str:
-        """Which content of the file is in force."""
+        """Which rules are in force."""
         return self.in_force.version
 
     def age(self, now: Micros | None = None) -> float:
@@ -203,7 +212,7 @@ class RuleSource(Generic[S]):
             self._seen, self._judged = None, ""
             return self._refuse("", (unreadable(self.path, error),))
         found = self._seen.version
-        if not asked and (found == self._judged or found == self.version):
+        if not asked and (found == self._judged or found == self.in_force.content):
             return self._same(found, now)
         if not asked and (before is None or before.version != found):
             return False  # perhaps it is still being written
@@ -215,11 +224,11 @@ class RuleSource(Generic[S]):
     def _same(self, found: str, now: Micros) -> bool:
         """Nothing to put in force: the content is that of the set in force, or was refused before."""
         self._judged = found
-        if found == self.version:
+        if found == self.in_force.content:
             self._confirmed_us = now
             if self.faults:  # the file was bad in between
                 self.faults = ()
-                tell(self._hook, RulesLoaded(self.path.name, found))
+                tell(self._hook, RulesLoaded(self.path.name, self.version))
         return False
 
     def _judge(self, found: str, content: bytes, now: Micros) -> bool:
@@ -231,10 +240,10 @@ class RuleSource(Generic[S]):
         except Exception as error:  # whatever the compiler's trouble is, the set in force is better than none
             problem = f"cannot be compiled: {type(error).__name__}: {error}"
             return self._refuse(found, (Fault(self.path.name, 0, "", "", problem, "rules that can be put in force"),))
-        self.in_force = InForce(rules, found, now)
+        self.in_force = _in_force(rules, found, now)
         self.faults = ()
         self._confirmed_us = now
-        tell(self._hook, RulesLoaded(self.path.name, found))
+        tell(self._hook, RulesLoaded(self.path.name, self.version))
         return True
 
     def _refuse(self, found: str, faults: tuple[Fault, ...]) -> bool:

@@ -13,6 +13,9 @@ retired: list[list[Any]] = []
 """Lists of parts that are only waiting to be thrown away."""
 
 AT_ONCE = 2
+MOST = 64
+"""So many lists may wait, those of some ten sets; where nobody asks, nobody sweeps, and more are freed at once."""
+
 SMALL = 256
 """So few are freed in less time than a decision takes to be made some dozen times; they are not worth the trouble."""
 
@@ -20,6 +23,7 @@ SMALL = 256
 def retire(*lists: list[Any]) -> None:
     """Let the contents of these lists be freed bit by bit. Nobody else may use them."""
     retired.extend([parts for parts in lists if len(parts) > SMALL])
+    del retired[:-MOST]
 
 
 def sweep() -> None:
