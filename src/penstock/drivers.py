@@ -124,8 +124,11 @@ class _Chain:
         """The layers hear of what is `undone`, so that it is not lost."""
         self._busy_until = 0
         failed = Failed(StoreError("not done", transient=True), charged)
-        for position, due in undone:
-            self.layers[position].leave(due.token, [failed] * len(due.ops), self.now())
+        try:
+            for position, due in undone:
+                self.layers[position].leave(due.token, [failed] * len(due.ops), self.now())
+        except Exception as fault:
+            error = error or fault
         if error is not None:
             self._note(error, self.now())
 
