@@ -241,7 +241,7 @@ class Front:
 
     def _settle(self, charged: Verdict | Receipt, units: int) -> Amend:
         receipt = self._receipt("settle", charged)
-        if receipt.record is None:
+        if receipt.record is None and receipt.source != "open":  # what was charged nowhere has no record
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
 

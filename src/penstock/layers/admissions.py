@@ -6,6 +6,7 @@ them to the window they happened in, and forgets what no longer counts.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TypeAlias
 
 from penstock.clock import Micros
@@ -80,7 +81,7 @@ class Admissions:
     def tell(self, most: int) -> list[Amend]:
         """The next `most` counters at most, as operations; they are no longer kept."""
         ops = []
-        for counter in list(self._counters)[:most]:
+        for counter in list(islice(self._counters, most)):
             times = self._counters.pop(counter)
             charges = [Charge(*counter, units, at) for at, units in times]
             ops += [

@@ -126,8 +126,6 @@ class Fallback:
         self._begin(hosts)
         self._shares: dict[Quota, Quota] = {}
         self._shares_for: int | None = 0  # the number of hosts for which they were made
-        self.unreported = Admissions(max_keys)
-        self._later: deque[Amend] = deque(maxlen=MAX_LATER)
         self.answered: Counter[str] = Counter()  # by source
         self._tell_at: Micros = 0
         self._logged_at = -LOG_EVERY
@@ -135,9 +133,11 @@ class Fallback:
         _alive.add(self)
 
     def _begin(self, hosts: int | None) -> None:
-        """What a forked child has to make anew: it is a host of its own."""
+        """What a forked child has to make anew: it is a host of its own, and its parent tells what it admitted."""
         self._lock = Lock()  # protects what is kept for later; never held while anything is waited for
         self.hosts = Hosts(hosts)
+        self.unreported = Admissions(self._max_keys)
+        self._later: deque[Amend] = deque(maxlen=MAX_LATER)
 
     # On the way down and up
 
