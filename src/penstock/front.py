@@ -348,10 +348,9 @@ def layers_over(
     if on_failure is not None:
         check_behaviour(on_failure)
     if layers is not None:
-        if on_failure is not None and any(isinstance(layer, Fallback) for layer in layers):
-            raise InvalidOption("on_failure: one of the layers decides that (expected it there, or no layers)")
-        fallback = next((layer.behaviour for layer in layers if isinstance(layer, Fallback)), None)
-        return layers, on_failure or fallback
+        if on_failure is not None:
+            raise InvalidOption("on_failure: the layers decide that (expected a Fallback among them, or none)")
+        return layers, next((layer.behaviour for layer in layers if isinstance(layer, Fallback)), None)
     if isinstance(store, InProcess):
         return (), None
     known = DenyCache()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, RateLimited, Verdict
-from penstock.clock import monotonic
+from penstock.clock import SECOND, monotonic
 from penstock.drivers import Driver
 from penstock.events import Degraded, tell
 from penstock.layers import DenyCache, Fallback
+from penstock.layers.admissions import Admissions
 from penstock.model import Acquire, Ask
 from penstock.stores.redis.breaker import CLOSED, Breaker, Limits
 from penstock.stores.redis.guard import Guard
@@ -231,24 +232,6 @@ def test_a_refusal_because_the_store_is_gone_does_not_read_like_a_limit(store: F
         pass
 
 
-@pytest.mark.xfail(strict=True, reason="a refund of what was told already is lost")
-def test_what_was_told_is_given_back_to_whom_it_was_told() -> None:
-    fleet = Fleet()
-    fleet.settle_in()
-    fleet.store.up = False
-    verdict = fleet.ask(cost=5)
-    fleet.store.up = True
-    fleet.clock.advance(2)
-    fleet.keep_house()
-    assert fleet.used() == 5
-    limiter = Limiter(fleet.store, clock=fleet.clock, layers=fleet.drivers[0]._chain.layers)
-    limiter.refund(verdict)
-    fleet.clock.advance(2)
-    fleet.keep_house()
-    assert fleet.used() == 0
-
-
-@pytest.mark.xfail(strict=True, reason="hosts announce themselves only when somebody comes by")
 def test_hosts_that_are_seldom_asked_still_count_one_another() -> None:
     fleet = Fleet(hosts=5)
     fleet.settle_in()
@@ -259,3 +242,37 @@ def test_hosts_that_are_seldom_asked_still_count_one_another() -> None:
             fleet._not_in_passing()
         fleet.clock.advance(12)
     assert [layer.hosts.number for layer in fleet.layers] == [5] * 5
+
+
+def test_what_the_store_may_have_charged_is_not_told_to_it() -> None:
+    fleet = Fleet()
+    fleet.settle_in()
+    fleet.store.up, fleet.store.charged = False, "unknown"
+    assert fleet.ask(cost=5).source == "local"
+    assert len(fleet.layers[0].unreported) == 0
+
+
+@pytest.mark.parametrize("behind", [-90, 90])
+def test_reports_go_by_the_stores_clock(behind: int) -> None:
+    fleet = Fleet()
+    host = ManualClock(fleet.clock.micros / SECOND - behind)
+    layer = Fallback()
+    driver = Driver(fleet.store, [layer], host, "local")
+    driver.run_due()
+    driver._chain.due_at = 2**63
+    assert layer.hosts.offset == behind * SECOND
+    fleet.store.up = False
+    driver.run([acquire(cost=1)])
+    fleet.store.up = True
+    host.advance(1)
+    driver.run_due()
+    assert fleet.used() == 1
+
+
+def test_much_that_was_admitted_is_kept_in_little() -> None:
+    admissions = Admissions(10)
+    for text in ("1000/minute", "1000/minute fixed_window", "1000/minute rolling_window", "1000/minute gcra"):
+        for second in range(600):
+            admissions.add("ann", Quota.parse(text), 1, second * SECOND)
+    assert max(len(times) for times in admissions._counters.values()) <= 17
+    assert sum(units for _, units in admissions._counters["ann", Quota.parse("1000/minute")]) == 180

@@ -201,6 +201,8 @@ class DenyCache:
         refusals[shape] = refusal
 
     def _forget(self, op: Op) -> None:
+        if isinstance(op, Amend) and op.verb in ("release", "renew"):  # of places, whose refusals are not repeated
+            return
         self._forgotten += 1
         keys = [charge.key for charge in op.receipt.charges] if isinstance(op, Amend) else [op.key]  # type: ignore[union-attr]
         for key in keys:
