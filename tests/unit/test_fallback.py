@@ -12,7 +12,7 @@ from penstock.events import Degraded
 from penstock.headers import HeaderWriter, status_of
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import LOG_EVERY, share_of
-from penstock.layers.hosts import EVERY, FORGOTTEN_AFTER, KEY, PLACES
+from penstock.layers.hosts import BELIEVED_AFTER, EVERY, FORGOTTEN_AFTER, KEY, PLACES
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, OnFailure, Op, Outcome, Reset
 from tests.unit.flaky import Flaky
 

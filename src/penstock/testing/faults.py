@@ -147,6 +147,11 @@ class FaultProxy:
 
     async def _deafen(self) -> None:
         if self._listener is not None:
+            # Who has just been accepted must find the listener open: otherwise asyncio leaves the socket lying about.
+            for listening in self._listener.sockets:
+                self._loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
 
