@@ -42,11 +42,11 @@ async def test_middlewares_that_share_a_server_share_a_limit_and_leave_no_place_
 
     # Cancelled at any moment: before the answer of the server is here, in the handler, while the place is given back.
     holding = RateLimitMiddleware(app, limiter=limiters[0], quota=QUOTAS[0])
-    for turns in range(12):
-        request = holding(http_scope(), nothing_more, Response().send)
-        task = asyncio.create_task(request)
-        for _ in range(turns):
-            await asyncio.sleep(0.0005)
+    for pause in [0.0] * 6 + [0.001, 0.002, 0.003, 0.004]:
+        task = asyncio.create_task(holding(http_scope(), nothing_more, Response().send))
+        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # its question is under way
+        await asyncio.sleep(pause)
         task.cancel()
         await asyncio.wait([task])
     for _ in range(1_000):  # what was under way comes to its end
