@@ -22,7 +22,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import unquote
@@ -163,8 +163,8 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             entered = await self._enter(details, context)
-            async with _left_async(entered, context):
-                async for message in behaviour(request, context):
+            async with _left_async(entered, context), aclosing(behaviour(request, context)) as messages:
+                async for message in messages:
                     yield message
 
         if inspect.isasyncgenfunction(behaviour):

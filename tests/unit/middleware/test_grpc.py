@@ -251,6 +251,7 @@ class AsyncShop:
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
+        self.ended = False
 
     async def get(self, request: bytes, context: Any) -> bytes:
         if request == b"fail":
@@ -262,9 +263,12 @@ class AsyncShop:
         return request
 
     async def watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        yield b"one"
-        await self.go_on.wait()
-        yield b"two"
+        try:
+            yield b"one"
+            await self.go_on.wait()
+            yield b"two"
+        finally:
+            self.ended = True
 
     async def sum(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         return b"".join([message async for message in requests])
@@ -334,8 +338,8 @@ async def test_asyncio_handlers_that_raise_give_back_places_and_codes_count_as_s
 
 
 async def test_asyncio_streams_hold_their_place_until_they_end_or_their_client_leaves() -> None:
-    limiter = AsyncLimiter()
-    async with _serving_async(AsyncShop(), limiter=limiter, quota=PLACES) as channel:
+    limiter, shop = AsyncLimiter(), AsyncShop()
+    async with _serving_async(shop, limiter=limiter, quota=PLACES) as channel:
         stream = channel.unary_stream("/shop.Orders/Watch")(b"")
         assert await stream.read() == b"one"
         assert await _aget(channel) == Code.RESOURCE_EXHAUSTED
@@ -343,6 +347,7 @@ async def test_asyncio_streams_hold_their_place_until_they_end_or_their_client_l
         async with asyncio.timeout(5):
             while await _places(limiter) == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+        assert shop.ended  # a place comes back when the handler is through, not before
         assert await _aget(channel) == Code.OK
 
 
