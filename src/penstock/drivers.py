@@ -16,7 +16,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros
 from penstock.errors import InvalidInput, StoreError
@@ -30,8 +31,12 @@ NEVER: Micros = 2**63
 BUSY: Micros = 10 * SECOND
 """For how long due work that is under way keeps others from starting more: whoever does it may have been ended."""
 
+FINISHING: Micros = SECOND
+"""How long telling the store what it has to hear may take when a limiter is closed."""
+
 LOG_EVERY: Micros = 10 * SECOND
 
+Charged: TypeAlias = Literal["no", "unknown"]
 Work: TypeAlias = list[tuple[int, Due]]
 """What layers want done, with each layer's position."""
 
@@ -115,10 +120,22 @@ class _Chain:
         """Whether a layer has something to say to the store before it is too late."""
         return any(getattr(layer, "pending", False) for layer in self.layers)
 
-    def end_due(self, error: BaseException | None = None) -> None:
+    def end_due(self, undone: Work, error: BaseException | None = None, charged: Charged = "unknown") -> None:
+        """The layers hear of what is `undone`, so that it is not lost."""
         self._busy_until = 0
+        failed = Failed(StoreError("not done", transient=True), charged)
+        try:
+            for position, due in undone:
+                self.layers[position].leave(due.token, [failed] * len(due.ops), self.now())
+        except Exception as fault:
+            error = error or fault
         if error is not None:
             self._note(error, self.now())
+
+    def is_in_a_hurry(self, until: Micros) -> bool:
+        """Whether a layer has more to say to the store at once, and there is time for it."""
+        now = self.now()
+        return self.is_pending() and self.due_at <= now < until
 
     def stand_in(self, ops: Sequence[Op], error: Exception) -> list[Outcome]:
         """What is answered after a fault of our own; that itself is raised if there is nobody to stand in."""
@@ -201,14 +218,19 @@ class Driver:
     def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
         with suppress(Exception):
+            until = self._chain.now() + FINISHING
             if self._chain.is_pending():
+                self.run_due()
+            while self._chain.is_in_a_hurry(until):
                 self.run_due()
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)
         if work:
-            with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
+            try:
                 _thread.start_new_thread(self._do_due, (work,))
+            except RuntimeError:  # no thread is left, or the interpreter is about to end
+                self._chain.end_due(work, charged="no")
 
     def _do_due(self, work: Work) -> None:
         error = None
@@ -216,13 +238,16 @@ class Driver:
             self._do(work)
         except Exception as fault:
             error = fault
-        self._chain.end_due(error)
+        self._chain.end_due(work, error)
 
     def _do(self, work: Work) -> None:
+        """Do all of it; what is left in `work` when an error is raised was not done, or nobody knows."""
         chain = self._chain
-        for position, due in work:
+        while work:
+            position, due = work[0]
             passed, tokens = chain.down(due.ops, chain.now(), position + 1)
             outcomes = chain.up(self._store.run(passed) if passed else [], tokens)
+            del work[0]
             chain.layers[position].leave(due.token, outcomes, chain.now())
 
 
@@ -290,27 +315,30 @@ class AsyncDriver:
     async def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
         with suppress(Exception):
+            until = self._chain.now() + FINISHING
             if self._chain.is_pending():
+                await self.run_due()
+            while self._chain.is_in_a_hurry(until):
                 await self.run_due()
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)
         if work:
-            task = asyncio.get_running_loop().create_task(self._do_due(work))
+            task = asyncio.get_running_loop().create_task(self._do(work))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._did, work))
 
-    async def _do_due(self, work: Work) -> None:
-        error = None
-        try:
-            await self._do(work)
-        except Exception as fault:
-            error = fault
-        self._chain.end_due(error)
+    def _did(self, work: Work, task: asyncio.Task[None]) -> None:
+        """Also if it was cancelled, even before it began."""
+        self._tasks.discard(task)
+        self._chain.end_due(work, None if task.cancelled() else task.exception())
 
     async def _do(self, work: Work) -> None:
+        """Do all of it; what is left in `work` when an error is raised was not done, or nobody knows."""
         chain = self._chain
-        for position, due in work:
+        while work:
+            position, due = work[0]
             passed, tokens = chain.down(due.ops, chain.now(), position + 1)
             outcomes = chain.up(await self._store.run(passed) if passed else [], tokens)
+            del work[0]
             chain.layers[position].leave(due.token, outcomes, chain.now())

@@ -109,7 +109,8 @@ class RateLimited(PenstockError):
 
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        super().__init__(f"refused by {verdict.quota}: retry after {verdict.retry_after:.3f} s")
+        by = "refused because the store cannot answer" if verdict.source == "closed" else f"refused by {verdict.quota}"
+        super().__init__(f"{by}: retry after {verdict.retry_after:.3f} s")
 
     def __reduce__(self) -> tuple[type[RateLimited], tuple[Verdict]]:
         return (RateLimited, (self.verdict,))

@@ -1,7 +1,7 @@
 """What happened, as plain records, and the hook that is told of it.
 
 A hook is any function of one argument. It is told in the middle of a decision, in whichever thread or event loop makes
-it, so it should be quick: count, append, pass on. What it raises is logged and goes no further.
+it, so it should be quick: count, append, pass on. What it raises is logged, now and then, and goes no further.
 
     def hook(event):
         if isinstance(event, BreakerChanged):
@@ -15,7 +15,12 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple, Protocol
 
+from penstock.clock import monotonic
+
 log = logging.getLogger("penstock.events")
+
+LOG_EVERY = 10.0
+"""Seconds between two complaints about hooks that fail, on one kind of event."""
 
 
 class Hook(Protocol):
@@ -119,4 +124,10 @@ def tell(hook: Hook, event: Any) -> None:
     try:
         hook(event)
     except Exception:
-        log.exception("a hook failed on %s", type(event).__name__)
+        now, kind = monotonic(), type(event).__name__
+        if now - _logged_at.get(kind, -LOG_EVERY) >= LOG_EVERY:  # during an outage every answer is an event
+            _logged_at[kind] = now
+            log.exception("a hook failed on %s", kind)
+
+
+_logged_at: dict[str, float] = {}  # by kind of event

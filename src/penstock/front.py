@@ -241,7 +241,7 @@ class Front:
 
     def _settle(self, charged: Verdict | Receipt, units: int) -> Amend:
         receipt = self._receipt("settle", charged)
-        if receipt.record is None:
+        if receipt.record is None and receipt.source != "open":  # what was charged nowhere has no record
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
 
@@ -348,10 +348,9 @@ def layers_over(
     if on_failure is not None:
         check_behaviour(on_failure)
     if layers is not None:
-        if on_failure is not None and any(isinstance(layer, Fallback) for layer in layers):
-            raise InvalidOption("on_failure: one of the layers decides that (expected it there, or no layers)")
-        fallback = next((layer.behaviour for layer in layers if isinstance(layer, Fallback)), None)
-        return layers, on_failure or fallback
+        if on_failure is not None:
+            raise InvalidOption("on_failure: the layers decide that (expected a Fallback among them, or none)")
+        return layers, next((layer.behaviour for layer in layers if isinstance(layer, Fallback)), None)
     if isinstance(store, InProcess):
         return (), None
     known = DenyCache()

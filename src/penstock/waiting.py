@@ -116,7 +116,7 @@ def turned_away(verdict: Verdict) -> Verdict:
     """The refusal of somebody who could not wait until it was their turn; of an admission, given back before."""
     _, remaining, retry_after, reset_after, more_after, delay, _ = verdict.answer
     answer = False, remaining, max(retry_after, delay, 1), reset_after, more_after, 0, NOT_CHARGED
-    return Verdict((answer, *verdict[1:5], ()))
+    return Verdict((answer, *verdict[1:5], (), *((None, verdict.source) if verdict.degraded else ())))
 
 
 _alive: WeakSet[Lines] = WeakSet()

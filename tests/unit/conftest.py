@@ -2,8 +2,14 @@
 
 import pytest
 
-from penstock import ManualClock
+from penstock import ManualClock, events
 from tests.unit.support import KINDS, Calls
+
+
+@pytest.fixture(autouse=True)
+def _no_hook_has_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures of hooks are logged now and then; here each test hears of its own."""
+    monkeypatch.setattr(events, "_logged_at", {})
 
 
 @pytest.fixture

@@ -256,11 +256,11 @@ class TestGuard:
 
     def test_a_hook_that_fails_or_asks_back_does_no_harm(self, caplog: pytest.LogCaptureFixture) -> None:
         def hook(event: object) -> None:
-            guard.breaker.force(None)
+            guard.force(None)
             raise RuntimeError("of the hook")
 
         guard = Guard("here:6379", LIMITS, 4, hook)
-        guard.breaker.force("open")
+        guard.force("open")
         assert not guard.shut
         assert "a hook failed on BreakerChanged" in caplog.text
 

@@ -6,18 +6,22 @@ them to the window they happened in, and forgets what no longer counts.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TypeAlias
 
 from penstock.clock import Micros
 from penstock.model import Amend, Charge, Key, Receipt
-from penstock.quota import CONCURRENCY, DRAINING, MIN_INTERVAL, Quota
+from penstock.quota import CONCURRENCY, DRAINING, LOGGED, MIN_INTERVAL, Quota
 
 Counter: TypeAlias = tuple[Key, Quota]
 Times: TypeAlias = list[list[int]]
 """Of one counter: [instant, units], in the order of time."""
 
-SHARES = 32
-"""How many instants are told apart in one period."""
+SHARES = 16
+"""How many instants of a log are told apart in one period; of a window, which one it was."""
+
+WINDOWS = 3
+"""How many windows are kept: none before the last one counts any more."""
 
 DRAINED = (*DRAINING, MIN_INTERVAL)
 
@@ -54,12 +58,11 @@ class Admissions:
                 times[-1][1] += units
                 return
             times.clear()
-        elif times and 0 <= now - times[-1][0] < quota.period_us // SHARES and _same_window(quota, times[-1][0], now):
+        elif times and _count_alike(quota, times[-1][0], now):
             times[-1][1] += units
             return
         times.append([now, units])
-        if len(times) > 2 * SHARES:
-            times[:] = [time for time in times if now - time[0] <= quota.horizon_us][-2 * SHARES :]
+        del times[: -(SHARES + 1 if quota.algorithm in LOGGED else WINDOWS)]
 
     def take_back(self, key: Key, quota: Quota, units: int) -> None:
         """What was given back before it was told, the latest first."""
@@ -80,7 +83,7 @@ class Admissions:
     def tell(self, most: int) -> list[Amend]:
         """The next `most` counters at most, as operations; they are no longer kept."""
         ops = []
-        for counter in list(self._counters)[:most]:
+        for counter in list(islice(self._counters, most)):
             times = self._counters.pop(counter)
             charges = [Charge(*counter, units, at) for at, units in times]
             ops += [
@@ -106,8 +109,11 @@ class Admissions:
         self.lost += op.receipt.cost
 
 
-def _same_window(quota: Quota, one: Micros, other: Micros) -> bool:
-    """Whether two instants belong to one window; a log and a bucket have none."""
+def _count_alike(quota: Quota, before: Micros, now: Micros) -> bool:
+    """Whether what was admitted at two instants may be told as of the first: in one window, or close by in a log."""
     if quota.calendar is not None:
-        return quota.calendar.bounds(one) == quota.calendar.bounds(other)
-    return one // quota.period_us == other // quota.period_us
+        start, end = quota.calendar.bounds(before)
+        return start <= now < end
+    if quota.algorithm in LOGGED:
+        return 0 <= now - before < quota.period_us // SHARES
+    return before // quota.period_us == now // quota.period_us

@@ -31,8 +31,8 @@ KEPT: Micros = 60 * SECOND
 
 DEFAULT_MAX_KEYS = 10_000
 
-Shape: TypeAlias = Quota | tuple[tuple[Key, Quota], ...]
-"""What a request asks, whatever its cost: a quota if that is all, else whose and which."""
+Shape: TypeAlias = Quota | tuple[tuple[Key, Quota, bool], ...]
+"""What a request asks, whatever its cost: a quota if that is all, else whose and which, and whether it may refuse."""
 
 
 class Refusal(NamedTuple):
@@ -65,7 +65,7 @@ ALL_ACQUIRE = frozenset([Acquire])
 
 
 class DenyCache:
-    """The layer. Refusals of at most `max_keys` keys are remembered.
+    """The layer. At most `max_keys` refusals are remembered: of so many keys, or of fewer with several each.
 
     Two generations: when the young one is full or a minute old, it becomes the old one, and the old one goes.
     """
@@ -77,6 +77,7 @@ class DenyCache:
         self._young: dict[Key, dict[Shape, Refusal]] = {}
         self._old: dict[Key, dict[Shape, Refusal]] = {}
         self._turned_at: Micros = 0
+        self._remembered = 0  # refusals in the young generation, at least: one key may have many
         self._forgotten = 0  # how often; what was asked before it was forgotten is not remembered after
 
     def bind(self, quota: Quota) -> Callable[[Key, int, Micros], Verdict | None] | None:
@@ -88,7 +89,7 @@ class DenyCache:
         def repeated(key: Key, cost: int, now: Micros) -> Verdict | None:
             try:
                 refusals = self._young.get(key) or self._old.get(key)
-            except TypeError:  # no key at all
+            except Exception:  # no key at all; or a fault of our own, which the driver will find and answer
                 return None
             refusal = refusals.get(quota) if refusals is not None else None
             if refusal is None or cost.__class__ is not int or not refusal[1][0] <= cost <= capacity:
@@ -190,23 +191,29 @@ class DenyCache:
             or not all(_is_lasting(ask.quota) for ask in op.asks)
         ):
             return
-        if len(self._young) >= self._half or now >= self._turned_at + KEPT or now < self._turned_at:
-            self._old, self._young, self._turned_at = self._young, {}, now
+        if self._remembered >= self._half or now >= self._turned_at + KEPT or now < self._turned_at:
+            self._old, self._young, self._turned_at, self._remembered = self._young, {}, now, 0
         costs = tuple([ask.cost for ask in op.asks])
         holds = verdict.retry_after_us
         refusal = Refusal(verdict, costs, now, now + min(holds, LONGEST), now + holds)
-        self._young.setdefault(verdict.key, {})[_shape(op.asks)] = refusal
+        refusals, shape = self._young.setdefault(verdict.key, {}), _shape(op.asks)
+        self._remembered += shape not in refusals
+        refusals[shape] = refusal
 
     def _forget(self, op: Op) -> None:
+        if isinstance(op, Amend) and op.verb in ("release", "renew"):  # of places, whose refusals are not repeated
+            return
         self._forgotten += 1
         keys = [charge.key for charge in op.receipt.charges] if isinstance(op, Amend) else [op.key]  # type: ignore[union-attr]
         for key in keys:
-            self._young.pop(key, None)
+            self._remembered -= len(self._young.pop(key, ()))
             self._old.pop(key, None)
 
 
 def _shape(asks: tuple[Ask, ...]) -> Shape:
-    return asks[0].quota if len(asks) == 1 else tuple([(ask.key, ask.quota) for ask in asks])
+    if len(asks) == 1 and not asks[0].advisory:
+        return asks[0].quota
+    return tuple([(ask.key, ask.quota, ask.advisory) for ask in asks])
 
 
 def _is_lasting(quota: Quota) -> bool:

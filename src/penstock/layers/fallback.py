@@ -126,8 +126,6 @@ class Fallback:
         self._begin(hosts)
         self._shares: dict[Quota, Quota] = {}
         self._shares_for: int | None = 0  # the number of hosts for which they were made
-        self.unreported = Admissions(max_keys)
-        self._later: deque[Amend] = deque(maxlen=MAX_LATER)
         self.answered: Counter[str] = Counter()  # by source
         self._tell_at: Micros = 0
         self._logged_at = -LOG_EVERY
@@ -135,9 +133,11 @@ class Fallback:
         _alive.add(self)
 
     def _begin(self, hosts: int | None) -> None:
-        """What a forked child has to make anew: it is a host of its own."""
+        """What a forked child has to make anew: it is a host of its own, and its parent tells what it admitted."""
         self._lock = Lock()  # protects what is kept for later; never held while anything is waited for
         self.hosts = Hosts(hosts)
+        self.unreported = Admissions(self._max_keys)
+        self._later: deque[Amend] = deque(maxlen=MAX_LATER)
 
     # On the way down and up
 
@@ -206,7 +206,7 @@ class Fallback:
             return failed  # to say that something was forgotten which was not would help nobody
         behaviour = op.on_failure or self.behaviour
         if behaviour == "local":
-            return self._decide_here(op, now)
+            return self._decide_here(op, failed, now)
         if behaviour == "open":
             return admitted(op, now)
         return refused(op, now) if behaviour == "closed" else failed
@@ -221,7 +221,7 @@ class Fallback:
 
     # Deciding here
 
-    def _decide_here(self, op: Acquire, now: Micros) -> Verdict:
+    def _decide_here(self, op: Acquire, failed: Failed, now: Micros) -> Verdict:
         if self._known is not None and not op.dry:
             known = self._known.refused(op.asks, now)
             if known is not None:
@@ -232,7 +232,7 @@ class Fallback:
         (verdict,) = self._run_here(Acquire(asks, op.dry, op.id), now)
         assert isinstance(verdict, Verdict)  # noqa: S101  memory does not fail
         verdict = _as_asked(verdict, asks, op.asks)
-        if verdict and not op.dry:
+        if verdict and not op.dry and failed.charged == "no":  # otherwise the store most likely knows
             with self._lock:
                 for decision in verdict.decisions:
                     self.unreported.add(decision.key, decision.quota, decision.cost, now)
@@ -294,7 +294,7 @@ class Fallback:
                 later = [self._later.popleft() for _ in range(min(len(self._later), AT_ONCE))]
                 told = self.unreported.tell(AT_ONCE)
             more = bool(told and len(self.unreported)) or bool(later and self._later)
-        ops = [*announced, *later, *told]
+        ops = [*announced, *later, *[_at_the_stores_time(op, self.hosts.offset) for op in told]]
         return Due(ops, _Own(len(announced), later, told), now if more else now + LOOK_AFTER)
 
     def _heard(self, own: _Own, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
@@ -353,3 +353,9 @@ def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -
     answer, at, key, quota, cost, several = verdict[:6]
     decisions = tuple([Decision((*d[:3], whole[d[2], d[3]], *d[4:])) for d in several])
     return marked(new(Verdict, (answer, at, key, whole[key, quota], cost, decisions, *verdict[6:7])), "local")
+
+
+def _at_the_stores_time(op: Amend, offset: Micros) -> Amend:
+    """A report whose instants are those of the store's clock."""
+    charges = tuple([charge._replace(mark=charge.mark + offset) for charge in op.receipt.charges])
+    return op._replace(receipt=op.receipt._replace(charges=charges))

@@ -16,10 +16,13 @@ from penstock.model import Acquire, Amend, Amended, Ask, Op, Outcome, Verdict
 from penstock.quota import CONCURRENCY, Quota
 
 EVERY: Micros = 3 * SECOND
-FORGOTTEN_AFTER = 10
-"""Microseconds between announcements, and seconds after which a host that has not made one is gone."""
+FORGOTTEN_AFTER = 60
+"""Microseconds between announcements, and seconds after which a host that has not made one is gone. It makes them when
+it is asked something, so who is seldom asked needs time; too many hosts counted are too small a share, too few are too
+large a one.
+"""
 
-BELIEVED_AFTER = 2 * EVERY
+BELIEVED_AFTER = 10 * EVERY
 """For how long fewer hosts must have been seen than before: by then all have announced themselves again."""
 
 FIRST_LOOK_AGAIN: Micros = SECOND
@@ -40,6 +43,7 @@ class Hosts:
         self._id = os.urandom(12)
         self._announced_at: Micros = -EVERY
         self._fewer_since: Micros | None = None
+        self.offset: Micros = 0  # what the store's clock is ahead of ours
 
     def age(self, now: Micros) -> Micros | None:
         """How old the number is; None if it is not known, or was said."""
@@ -65,6 +69,7 @@ class Hosts:
         elif isinstance(place, Amended) and not any(place.each):  # the place was lost: take another next time
             self._place, self._id, self._announced_at = None, os.urandom(12), now - EVERY
         if isinstance(look, Verdict):
+            self.offset = look.at_us - now
             if self.number is None:
                 self._announced_at = now - EVERY + FIRST_LOOK_AGAIN
             self._see(max(PLACES.limit - look.remaining, 1), now)

@@ -90,13 +90,12 @@ class Breaker:
         self._probes: list[float] = []  # when those under way began
         self._passed = 0
         self._openings = 0  # in close succession
-        self._closed_at = -NEVER
+        self._closed_at = self._opened_at = -NEVER
 
     def unlock(self) -> None:
         """Make the lock anew: whoever held it when a process was forked is not there to give it up.
 
-        It is held for transitions, and while somebody is told of one; counting goes without, and may miss one in a
-        million.
+        It is held for transitions, so `changed` must be quick; counting goes without, and may miss one in a million.
         """
         self._lock = RLock()
 
@@ -126,6 +125,8 @@ class Breaker:
         if self.state != CLOSED:
             self._probe_passed(began, now)
             return
+        if began < self._opened_at:
+            return
         self._streak = 0
         if int(now) != self._second:
             self._turn(int(now))
@@ -138,6 +139,8 @@ class Breaker:
         """A call that began then was not answered, and that is clear now."""
         if self.state != CLOSED:
             self._probe_failed(began, now, why)
+            return
+        if began < self._opened_at:
             return
         self._streak += 1
         if int(now) != self._second:
@@ -191,6 +194,7 @@ class Breaker:
         self._openings = 0 if settled else self._openings + 1
         stretch = min(BACKOFF**self._openings, LONGEST_DWELL)
         self._tries_at = now + self._limits.dwell * stretch * (0.75 + 0.25 * self._chance())
+        self._opened_at = now
         self._streak = 0
         self._seconds.clear()
         self._calls = self._bad = 0

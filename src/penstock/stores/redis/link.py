@@ -349,7 +349,6 @@ def _after_fork_in_child() -> None:
     for link in list(_alive):
         for wire in list(link._wires):
             wire.close()
-        link.guard.breaker.unlock()
         link._begin()
 
 
