@@ -463,7 +463,8 @@ def test_what_was_admitted_without_the_store_ends_without_an_error(
 
 def test_by_rules_too_charges_are_refunded_and_settled() -> None:
     limiter = Limiter(clock=ManualClock())
-    rules = rule_set({"id": "ask", "match": {"path": "/ask"}, "key": [], "quota": ["100/minute", "1 concurrent ttl 1m"]})
+    quotas = ["100/minute", "1 concurrent ttl 1m"]
+    rules = rule_set({"id": "ask", "match": {"path": "/ask"}, "key": [], "quota": quotas})
     door = Door(enforcer=Enforcer(rules, limiter), cost=30, settle=True, charge=unless_server_error)
     for status, cost, path in ((200, 12, "/ask"), (500, 50, "/ask"), (200, None, "/ask"), (200, 7, "/other")):
         passage = door.enter(path=path)
