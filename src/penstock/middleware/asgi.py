@@ -131,7 +131,6 @@ class AsgiVisit(Visit[AsyncPassage]):
     _follows_up = False
     _connected = False
     _gone = False
-    _ended = False
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.passages = []
@@ -181,10 +180,8 @@ class AsgiVisit(Visit[AsyncPassage]):
         message["headers"] = headers
 
     async def _leave(self) -> None:
-        if not self._ended:
-            self._ended = True
-            for passage in self.passages:
-                await passage.leave(self.status or CLIENT_CLOSED)
+        for passage in self.passages:  # whichever has ended before is not ended again
+            await passage.leave(self.status or CLIENT_CLOSED)
 
     async def run(self, app: App, scope: Scope) -> None:
         """Let the application do its work; whatever happens, its passages end."""

@@ -84,7 +84,18 @@ class _Passage:
             verdict.end()
             if not verdict.decisions:
                 return ()
-        return self.gate.amends(verdict, status, self._cost) if verdict[0][0] else ()
+        if not verdict[0][0]:
+            return ()
+        steps = self.gate.amends(verdict, status, self._cost)
+        return _possible(verdict, steps) if verdict.degraded else steps
+
+
+def _possible(verdict: Verdict, steps: Sequence[AmendStep]) -> Sequence[AmendStep]:
+    """Of what is to be amended, that for which whoever stood in for the store has left a receipt."""
+    receipt = verdict.receipt
+    if receipt is None:
+        return ()
+    return [(verb, units) for verb, units in steps if verb != "settle" or receipt.record is not None]
 
 
 class Passage(_Passage):

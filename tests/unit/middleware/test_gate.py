@@ -427,3 +427,49 @@ def test_what_the_store_cannot_amend_does_not_hurt_the_response(caplog: pytest.L
     passage.leave(500)
     assert "refund: not done" in caplog.text
     assert "192.0.2.7" not in caplog.text
+
+
+# ---------------------------------------------------------------- afterwards, in less usual cases
+
+
+@pytest.mark.parametrize("on_failure", ["local", "open"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"charge": unless_server_error},
+        {"quota": ["1 concurrent ttl 30s", "100/minute"]},
+        {"settle": True, "quota": "1000/minute", "cost": 10},
+        {"settle": True, "quota": ["1 concurrent ttl 30s", "1000/minute"], "cost": 10},
+    ],
+)
+@pytest.mark.parametrize("recovers", [False, True])
+def test_what_was_admitted_without_the_store_ends_without_an_error(
+    on_failure: str, options: dict[str, Any], recovers: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Flaky(ManualClock())
+    door = Door(limiter=Limiter(store, on_failure=on_failure), **options)  # type: ignore[arg-type]
+    store.up = False
+    for _ in range(3):
+        passage = door.enter()
+        assert passage
+        assert passage.verdict.degraded
+        if options.get("settle"):
+            passage.cost = 4
+        store.up = recovers
+        passage.leave(500)
+        store.up = False
+    assert "not done" not in caplog.text
+
+
+def test_by_rules_too_charges_are_refunded_and_settled() -> None:
+    limiter = Limiter(clock=ManualClock())
+    quotas = ["100/minute", "1 concurrent ttl 1m"]
+    rules = rule_set({"id": "ask", "match": {"path": "/ask"}, "key": [], "quota": quotas})
+    door = Door(enforcer=Enforcer(rules, limiter), cost=30, settle=True, charge=unless_server_error)
+    for status, cost, path in ((200, 12, "/ask"), (500, 50, "/ask"), (200, None, "/ask"), (200, 7, "/other")):
+        passage = door.enter(path=path)
+        assert passage
+        if cost is not None:
+            passage.cost = cost
+        passage.leave(status)
+    assert [decision.remaining for decision in door.enter(path="/ask").verdict.decisions] == [100 - 12 - 30 - 30, 0]
