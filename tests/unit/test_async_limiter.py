@@ -127,7 +127,7 @@ def test_a_bad_quota_fails_where_it_is_written() -> None:
 def test_a_limiter_nobody_holds_is_freed_with_its_store(kind: type[Limiter]) -> None:
     def alive() -> int:
         gc.collect()
-        return sum(isinstance(thing, MemoryStore) for thing in gc.get_objects())
+        return sum(type(thing) is MemoryStore for thing in gc.get_objects())
 
     before = alive()
     limiter = kind()
