@@ -37,6 +37,9 @@ COVERAGE_AT_LEAST = 95
 # times over; what they run is covered by the unit tests.
 UNTRACED = ("conformance", "integration")
 
+# The laws of the algorithms are proven on the whole number of histories by the conformance tier.
+BRIEF = ("unit + property",)
+
 # Tests that mostly wait for servers; twice as many at once keep the cores busy.
 WAITING = ("rig", "redis")
 
@@ -144,7 +147,8 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
     report = scratch / f"{slug}.xml"
     at_once = workers * 2 if tier in WAITING else workers
     command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
-    command += [f"--hypothesis-profile={mode.profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
+    profile = "brief" if mode.profile == "ci" and tier in BRIEF else mode.profile
+    command += [f"--hypothesis-profile={profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
     if mode.coverage and tier not in UNTRACED:
         command += ["--cov", "--cov-report="]
     if mode.profile == "full":
