@@ -162,6 +162,7 @@ class FaultProxy:
     async def _end(self) -> None:
         await self._deafen()
         await self._reset()
+        await asyncio.sleep(0)  # who was accepted last has begun to be served: otherwise nobody would hang up on him
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -172,6 +173,9 @@ class FaultProxy:
             server_reader, server_writer = await asyncio.open_connection(*self.target)
         except OSError:  # the server is not there: the client learns it by being hung up on
             writer.close()
+            return
+        except asyncio.CancelledError:  # the proxy is being closed
+            writer.transport.abort()
             return
         requests, replies = self._directions.values()
         connection = Connection(

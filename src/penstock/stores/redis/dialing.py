@@ -40,7 +40,13 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
 def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> socket.socket:
     """The socket of a connection that is ready for use; it is the caller's from now on."""
     connection: Any = BLOCKING[kind](**_arguments(kind, connect, node, timeout), retry=Retry(NoBackoff(), 0))
-    connection.connect()
+    try:
+        connection.connect()
+    except BaseException:
+        if connection._sock is not None:  # interrupted half-way, which redis-py leaves to whoever finds it
+            connection._sock.close()
+            connection._sock = None
+        raise
     dialed: socket.socket = connection._sock
     connection._sock = None  # redis-py would close what it takes for forgotten
     return dialed
