@@ -3,7 +3,7 @@
     RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
 
 The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, with
-`WEBSOCKET` as its method; its places are held, and renewed, as long as its handler runs. In a handler,
+`GET` as its method; its places are held, and renewed, as long as its handler runs. In a handler,
 `visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` says where yours are.
 """
 
@@ -16,10 +16,12 @@ from typing import Any, TypeAlias, Unpack
 from aiohttp import web
 
 from penstock.errors import RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Request
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
+
+BAD_REQUEST = 400
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,7 +41,10 @@ class AiohttpRequest(Request):
     __slots__ = ()
 
     def method(self) -> str | None:
-        return "WEBSOCKET" if _is_websocket(self.native) else self.native.method
+        """As it was sent, for WebSockets too: whether one is made of it is not known before its handler has run, and
+        the header that asks for one may be sent with anything, to slip past rules for its method.
+        """
+        return self.native.method  # type: ignore[no-any-return]
 
     def path(self) -> str | None:
         return self.native.path  # type: ignore[no-any-return]
@@ -86,6 +91,10 @@ def _is_websocket(request: web.Request) -> bool:
     return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
 def _answered(refusal: Refusal) -> web.Response:
     return web.Response(status=refusal.status, headers=refusal.headers, body=refusal.body)
 
@@ -104,11 +113,18 @@ async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage
     except RateLimited as raised:
         if _TOLD in request:  # a response was begun
             raise
-        refusal = refusal_of(raised.verdict)
+        refusal = raised_refusal(raised, visit_of(request).passages)
         status = refusal.status
         return _answered(refusal)
     except asyncio.CancelledError:
         status = CLIENT_CLOSED
+        raise
+    except web.RequestPayloadError:
+        status = BAD_REQUEST
+        raise
+    except Exception:
+        if _is_gone(request):
+            status = CLIENT_CLOSED  # what failed is reading from it, or writing to it
         raise
     finally:
         if passage is not None:
@@ -122,5 +138,6 @@ async def _tell(request: web.Request, response: web.StreamResponse) -> None:
     """
     if _TOLD not in request:
         request[_TOLD] = True
-        for passage in visit_of(request).passages:
-            response.headers.extend(passage.headers())
+        for name, value in told(visit_of(request).passages):
+            if name in LISTS or name not in response.headers:
+                response.headers.add(name, value)

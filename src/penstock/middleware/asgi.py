@@ -33,10 +33,10 @@ from typing import Any, TypeAlias, Unpack, cast
 from penstock.errors import InvalidOption, RateLimited
 from penstock.front import QuotaLike
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passing import AsyncGate, AsyncPassage
 from penstock.middleware.request import Entries, Request
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
 from penstock.model import Verdict
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -103,8 +103,11 @@ def name_of(user: Any) -> Any:
         return user or None
     if not getattr(user, "is_authenticated", True):
         return None
-    for attribute in ("id", "username", "display_name"):
-        name = getattr(user, attribute, None)
+    for attribute in ("id", "identity", "username", "display_name"):
+        try:
+            name = getattr(user, attribute, None)
+        except NotImplementedError:  # as Starlette's BaseUser has it
+            continue
         if name:
             return str(name)
     return None
@@ -161,10 +164,10 @@ class AsgiVisit(Visit[AsyncPassage]):
                 await self._leave()  # before it is sent: who has read the end may come again
         elif kind == "http.response.start" or kind == "websocket.http.response.start":
             self.status = message["status"]
-            self._add_headers(message)
+            message = self._with_headers(message)
         elif kind == "websocket.accept":
             self.status = SWITCHING
-            self._add_headers(message)
+            message = self._with_headers(message)
         elif kind == "websocket.close" and not self.status:
             self.status = FORBIDDEN  # that is what a client sees who was never accepted
         try:
@@ -173,15 +176,27 @@ class AsgiVisit(Visit[AsyncPassage]):
             self._gone = True
             raise
 
-    def _add_headers(self, message: Message) -> None:
+    def _with_headers(self, message: Message) -> Message:
+        """A message of our own: the application's may be one that it sends to everybody."""
         headers = [*message.get("headers", ())]
-        for passage in self.passages:
-            headers += encoded(passage.gate.headers(passage.verdict))
-        message["headers"] = headers
+        passages = self.passages
+        if len(passages) == 1 and passages[0].gate.tells_lists:  # nearly always
+            headers += encoded(passages[0].gate.headers(passages[0].verdict))
+            return {**message, "headers": headers}
+        for header in encoded(told(passages)):
+            if header[0] in _LISTS or all(header[0] != name for name, _ in headers):
+                headers.append(header)
+        return {**message, "headers": headers}
 
     async def _leave(self) -> None:
-        for passage in self.passages:  # whichever has ended before is not ended again
-            await passage.leave(self.status or CLIENT_CLOSED)
+        status = self.status or CLIENT_CLOSED
+        passages = iter(self.passages)
+        try:
+            for passage in passages:  # whichever has ended before is not ended again
+                await passage.leave(status)
+        finally:
+            for passage in passages:  # cancelled meanwhile: none is forgotten
+                passage.gate.start(passage.leave(status))
 
     async def run(self, app: App, scope: Scope) -> None:
         """Let the application do its work; whatever happens, its passages end."""
@@ -191,8 +206,7 @@ class AsgiVisit(Visit[AsyncPassage]):
             if self.status:
                 self.status = FAILED
                 raise
-            refusal = refused.refusal if isinstance(refused, Refused) else refusal_of(refused.verdict)
-            await self.refuse(refusal, scope, self._receive, self._send)
+            await self.refuse(self._refusal(refused), scope, self._receive, self._send)
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -202,6 +216,20 @@ class AsgiVisit(Visit[AsyncPassage]):
         finally:
             if self._follows_up:
                 await self._leave()
+
+    async def run_within(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for an application within another: what is begun is ended outside, but a refusal is answered here,
+        before a framework in between takes it for a failure.
+        """
+        try:
+            await app(scope, receive, send)
+        except RateLimited as refused:
+            if self.status:
+                raise
+            await self.refuse(self._refusal(refused), scope, receive, send)
+
+    def _refusal(self, refused: RateLimited) -> Refusal:
+        return refused.refusal if isinstance(refused, Refused) else raised_refusal(refused, self.passages)
 
     async def refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer who may not pass."""
@@ -216,7 +244,8 @@ class AsgiVisit(Visit[AsyncPassage]):
                 return
         headers = encoded(refusal.headers)
         await send({"type": f"{begin}.start", "status": refusal.status, "headers": headers})
-        await send({"type": f"{begin}.body", "body": refusal.body})
+        body = b"" if scope.get("method") == "HEAD" else refusal.body
+        await send({"type": f"{begin}.body", "body": body})
 
 
 class Refused(RateLimited):
@@ -275,7 +304,7 @@ class RateLimitMiddleware:
         if method is not None and self._messages is not None:
             app = _Metered(app, self._messages, self._route)
         if outer:  # it will be ended where it began
-            await app(scope, receive, send)
+            await visit.run_within(app, scope, receive, send)
         else:
             await visit.run(app, scope)
 
@@ -315,6 +344,7 @@ class _Metered:
         async def heard() -> Message:
             nonlocal closed
             if closed is not None:
+                await asyncio.sleep(0)  # who does not listen shall not keep others from running
                 return closed
             message = await receive()
             if message["type"] != "websocket.receive":
@@ -356,3 +386,6 @@ def encoded(headers: Iterable[Header]) -> list[RawHeader]:
 @cache  # of a handful: the headers that we write
 def _name(name: str) -> bytes:
     return name.lower().encode("latin-1")
+
+
+_LISTS = frozenset(map(_name, LISTS))

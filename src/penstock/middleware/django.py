@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, resolve
 
 from penstock.enforcer import AsyncEnforcer
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.limiter import AsyncLimiter
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import LISTS, Visit, raised_refusal
 from penstock.middleware.wsgi import WSGIRequest
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 _EXEMPT = "penstock_exempt"
 _MATCH = "_penstock_match"
-_LISTS = ("RateLimit", "RateLimit-Policy")
+_GONE = "_penstock_gone"
 
 
 class DjangoRequest(WSGIRequest):
@@ -84,8 +85,10 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        """Answer what a view raises that calls a limited function."""
-        return _answered(refusal_of(exception.verdict)) if isinstance(exception, RateLimited) else None
+        """Answer what a view raises that calls a limited function; remember if its client is gone."""
+        if isinstance(exception, UnreadablePostError):
+            setattr(request, _GONE, True)
+        return _raised(request, exception) if isinstance(exception, RateLimited) else None
 
     def __call__(self, request: HttpRequest) -> Any:
         match = _match(request)
@@ -142,15 +145,18 @@ class _Guard:
             _visit(request).passages.append(passage)
             response = view(request)
         except RateLimited as raised:
-            response = _answered(refusal_of(raised.verdict))
-        except BaseException:
-            _leave(passage, 500)
+            response = _raised(request, raised)
+        except BaseException as error:
+            _leave(passage, CLIENT_CLOSED if isinstance(error, UnreadablePostError) else 500)
             raise
+        if not isinstance(response, HttpResponseBase):  # an error of the view, as Django will say
+            _leave(passage, 500)
+            return response
         _tell(response, passage.headers())
         if response.streaming:
             _follow(response, passage)
         else:
-            _leave(passage, response.status_code)
+            _leave(passage, _status(request, response))
         return response
 
     async def respond_async(self, request: HttpRequest, view: Callable[[HttpRequest], Awaitable[Any]]) -> Any:
@@ -163,15 +169,18 @@ class _Guard:
             _visit(request).passages.append(passage)
             response = await view(request)
         except RateLimited as raised:
-            response = _answered(refusal_of(raised.verdict))
+            response = _raised(request, raised)
         except BaseException as error:
             await _leave_async(passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
             raise
+        if not isinstance(response, HttpResponseBase):
+            await _leave_async(passage, 500)
+            return response
         _tell(response, passage.headers())
         if response.streaming:
             _follow(response, passage)
         else:
-            await _leave_async(passage, response.status_code)
+            await _leave_async(passage, _status(request, response))
         return response
 
     def _enter(self, request: HttpRequest) -> AsyncPassage | Passage | None:
@@ -290,12 +299,23 @@ def _match(request: HttpRequest) -> ResolverMatch | None:
     return match
 
 
+def _status(request: HttpRequest, response: Any) -> int:
+    return CLIENT_CLOSED if getattr(request, _GONE, False) else response.status_code
+
+
+def _raised(request: HttpRequest, raised: RateLimited) -> HttpResponse:
+    visit: Visit[Any] | None = getattr(request, "penstock", None)
+    return _answered(raised_refusal(raised, visit.passages if visit else ()))
+
+
 def _answered(refusal: Refusal) -> HttpResponse:
     return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.headers))
 
 
 def _tell(response: Any, headers: list[Header]) -> None:
-    """Add headers; those that are lists may have been begun by a decorator."""
+    """Add headers; those that are lists may have been begun by a decorator, and others are its own."""
     for name, value in headers:
-        listed = name in _LISTS and name in response.headers
-        response.headers[name] = f"{response.headers[name]}, {value}" if listed else value
+        if name not in response.headers:
+            response.headers[name] = value
+        elif name in LISTS:
+            response.headers[name] = f"{response.headers[name]}, {value}"

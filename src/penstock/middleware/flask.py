@@ -25,9 +25,9 @@ import flask
 
 from penstock.errors import InvalidOption, RateLimited
 from penstock.front import QuotaLike
-from penstock.middleware.gate import Options, refusal_of
+from penstock.middleware.gate import Options
 from penstock.middleware.passing import BlockingGate, Passage
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import Visit, raised_refusal
 from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _view() -> Any:
 
 def _answered(raised: RateLimited) -> flask.Response:
     """What a view raises that calls a limited function, or asks a limiter that raises."""
-    status, headers, body = refusal_of(raised.verdict)
+    status, headers, body = raised_refusal(raised, visit().passages)
     return flask.Response(body, status, headers)
 
 

@@ -105,8 +105,11 @@ def unless_server_error(status: int) -> bool:
 
 
 def failed_logins(status: int) -> bool:
-    """For `charge`: only attempts that were turned down are charged, so guessing is limited and logging in is not."""
-    return status in (401, 403)
+    """For `charge`: only attempts that were turned down are charged, so guessing is limited and logging in is not.
+
+    Who leaves before the answer has not logged in.
+    """
+    return status in (401, 403, CLIENT_CLOSED)
 
 
 class Gate:
@@ -131,6 +134,7 @@ class Gate:
         self._charge = options.get("charge")
         self._exempt = options.get("exempt")
         self._writer = HeaderWriter(options.get("dialect", "ietf"), hidden=options.get("hidden", ()))
+        self.tells_lists = options.get("dialect", "ietf") in ("ietf", "none")  # to which others may add theirs
         self._proxies = TrustedProxies(
             options.get("trusted_proxies", 0), header=options.get("forwarded_header", "x-forwarded-for")
         )

@@ -30,11 +30,11 @@ from urllib.parse import unquote
 import grpc
 
 from penstock.errors import InvalidOption, RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.identity import node_address
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
 from penstock.middleware.request import Request
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import Visit, raised_refusal
 from penstock.model import Verdict
 
 Code = grpc.StatusCode
@@ -190,7 +190,7 @@ def _left(entered: Passage | None, context: Any) -> Iterator[None]:
         yield
         status = _status(context.code())
     except RateLimited as raised:
-        refusal = refusal_of(raised.verdict)
+        refusal = raised_refusal(raised, visit().passages)
         status = refusal.status
         _abort(context, raised.verdict, refusal)
     except BaseException as error:
@@ -211,7 +211,7 @@ async def _left_async(entered: AsyncPassage | None, context: Any) -> AsyncIterat
         yield
         status = _status(context.code())
     except RateLimited as raised:
-        refusal = refusal_of(raised.verdict)
+        refusal = raised_refusal(raised, visit().passages)
         status = refusal.status
         await context.abort(*_told(raised.verdict, refusal))
     except BaseException as error:
@@ -262,9 +262,15 @@ def _status(code: Any) -> int:
 
 
 def _status_of(error: BaseException, context: Any) -> int:
-    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+    if isinstance(error, asyncio.CancelledError | GeneratorExit) or not _is_active(context):
         return CLIENT_CLOSED
     return _status(context.code()) if context.code() else 500
+
+
+def _is_active(context: Any) -> bool:
+    """Whether somebody waits for the answer: a server of threads lets handlers run on after a client's deadline."""
+    is_active = getattr(context, "is_active", None)
+    return is_active is None or is_active()
 
 
 def _behaviour(handler: Any) -> Any:

@@ -8,15 +8,17 @@ rule asks for it.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Unpack, cast
 
-from quart import Quart
+from quart import Quart, Response, has_request_context, request, websocket
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
+from penstock.errors import RateLimited
 from penstock.front import QuotaLike
-from penstock.middleware.asgi import RateLimitMiddleware, Scope
+from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware, Scope
 from penstock.middleware.gate import Options
+from penstock.middleware.visits import raised_refusal
 
 
 class RateLimit:
@@ -28,17 +30,26 @@ class RateLimit:
 
         wrapped = RateLimitMiddleware(app.asgi_app, messages=messages, route=route_of, **options)
         app.asgi_app = wrapped  # type: ignore[method-assign]
+        app.register_error_handler(RateLimited, _answered)
+
+
+def _answered(raised: RateLimited) -> Response:
+    """What a handler raises that calls a limited function; of whatever else it raises, Quart makes a response, too."""
+    scope: Scope = cast("Scope", request.scope if has_request_context() else websocket.scope)
+    visit: AsgiVisit = scope[VISIT]
+    status, headers, body = raised_refusal(raised, visit.passages)
+    return Response(body, status, dict(headers))
 
 
 def _route_of(app: Quart, scope: Scope) -> str | None:
     """The template of the route that a scope leads to; None if it leads nowhere."""
-    websocket = scope["type"] == "websocket"
+    is_websocket = scope["type"] == "websocket"
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root) if root else scope["path"]
     host = dict(scope.get("headers", ())).get(b"host", b"localhost").decode("latin-1")
     adapter = app.url_map.bind(app.config["SERVER_NAME"] or host, url_scheme=scope.get("scheme", "http"))
     try:
-        rule, _ = adapter.match(path, scope.get("method", "GET"), return_rule=True, websocket=websocket)
+        rule, _ = adapter.match(path, scope.get("method", "GET"), return_rule=True, websocket=is_websocket)
     except (HTTPException, RequestRedirect, ValueError):  # no such route; a host that is none
         return None
     return str(rule.rule)

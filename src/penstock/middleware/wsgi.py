@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.errors import RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal, refusal_of
+from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passing import BlockingGate, Passage
 from penstock.middleware.request import Request
-from penstock.middleware.visits import Visit
+from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -128,17 +128,18 @@ class _Outcome:
     def start(self, status: str, headers: list[Header], exc_info: Any = None) -> Callable[[bytes], object]:
         self._started = True
         self.status = int(status[:3]) if status[:3].isdecimal() else 500
-        told = [header for passage in self._passages for header in passage.headers()]
+        own = {name.lower() for name, _ in headers}
+        ours = [header for header in told(self._passages) if header[0] in LISTS or header[0].lower() not in own]
         if exc_info is None:
-            return self._start_response(status, headers + told)
-        return self._start_response(status, headers + told, exc_info)
+            return self._start_response(status, headers + ours)
+        return self._start_response(status, headers + ours, exc_info)
 
     def refused(self, raised: RateLimited) -> Iterable[bytes]:
         """The refusal that the application raised, if it has not responded yet."""
         if self._started:
             self.fail()
             raise raised
-        return refused(refusal_of(raised.verdict), self._environ, self.start)
+        return refused(raised_refusal(raised, self._passages), self._environ, self.start)
 
     def fail(self) -> None:
         """The application raised something, though a response may have begun."""

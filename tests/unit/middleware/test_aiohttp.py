@@ -247,3 +247,55 @@ async def test_exempt_requests_pass() -> None:
     RateLimit(app, limiter=AsyncLimiter(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
     async with _client(app) as client:
         assert [(await client.get("/hello")).status for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"POST /reads HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", b"some"),
+        (b"POST /reads HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\n", b"not gzip."),
+        (b"GET /writes HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+    ],
+)
+async def test_leaving_or_sending_garbage_does_not_undo_a_charge(head: bytes, body: bytes) -> None:
+    limiter, ended = AsyncLimiter(), asyncio.Event()
+
+    async def reads(request: web.Request) -> web.Response:
+        try:
+            return web.Response(body=await request.read())
+        finally:
+            ended.set()
+
+    async def writes(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"x" * 100_000)
+        finally:
+            ended.set()
+
+    app = web.Application()
+    app.router.add_post("/reads", reads)
+    app.router.add_get("/writes", writes)
+    RateLimit(app, limiter=limiter, quota="9/hour", charge=unless_server_error)
+    runner = web.AppRunner(app)  # a test server would cancel handlers, which others do not
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    _, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(head + body)
+    await asyncio.sleep(0.05)
+    writer.transport.abort()
+    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.sleep(0.01)
+    await runner.cleanup()
+    assert await _left(limiter, "9/hour") == 8
+
+
+async def test_asking_for_a_websocket_does_not_slip_past_rules_for_a_method() -> None:
+    rules = parse("rules: [{id: reads, match: {method: GET}, key: [ip], quota: 1/hour}]")
+    app = Shop().app()
+    RateLimit(app, enforcer=AsyncEnforcer(RuleSet(rules), AsyncLimiter()))
+    async with _client(app) as client:
+        answers = [await client.get("/hello", headers={"Upgrade": "websocket"}) for _ in range(2)]
+        assert [answer.status for answer in answers] == [200, 429]

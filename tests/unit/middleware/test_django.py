@@ -359,3 +359,68 @@ def test_throttles_count_apart() -> None:
     Other = type("Other", (Throttle,), {"options": {"limiter": limiter, "quota": "1/hour"}})  # noqa: N806
     assert [throttled(Burst)().status_code, throttled(Other)().status_code] == [200, 200]
     assert throttled(Burst)().status_code == 429
+
+
+async def _nothing_async(request: HttpRequest) -> Any:
+    return None
+
+
+def _nothing(request: HttpRequest) -> Any:
+    return None
+
+
+async def test_a_view_without_a_response_gives_its_place_back() -> None:
+    limiter = Limiter()
+    request = RequestFactory().get("/")
+    assert rate_limit(limiter=limiter, quota=PLACES, key=lambda _: "one")(_nothing)(request) is None
+    assert await rate_limit(limiter=limiter, quota=PLACES, key=lambda _: "two")(_nothing_async)(request) is None
+    assert [await _left(limiter, PLACES, key) for key in ("one", "two")] == [1, 1]
+
+
+def test_a_refusal_by_a_decorator_is_what_clients_are_told() -> None:
+    @rate_limit(limiter=Limiter(), quota="1/hour", dialect="x-seconds")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("hello")
+
+    with override_settings(PENSTOCK={"limiter": Limiter(), "quota": "9/hour", "dialect": "x-seconds"}):
+        guarded = RateLimitMiddleware(view)
+    _, refused = [guarded(RequestFactory().get("/hello")) for _ in range(2)]
+    assert (refused.status_code, refused["X-RateLimit-Limit"], refused["X-RateLimit-Remaining"]) == (429, "1", "0")
+
+
+class _Gone:
+    """What a server reads from a client that has left."""
+
+    def read(self, *_: Any) -> bytes:
+        raise OSError("gone")
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("decorated", [False, True])
+def test_leaving_in_the_middle_of_a_request_does_not_undo_a_charge(*, decorated: bool) -> None:
+    limiter = Limiter()
+    options: Any = {"limiter": limiter, "quota": "9/hour", "charge": unless_server_error, "key": lambda _: "one"}
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.body)
+
+    request = RequestFactory().post("/hello", b"text", "text/plain")
+    request._stream = _Gone()
+    if decorated:
+        with pytest.raises(OSError, match="gone"):
+            rate_limit(name="two", **options)(view)(request)
+        assert limiter.peek(("two", "one"), "9/hour", cost=0).remaining == 8
+        return
+
+    def handled(request: HttpRequest) -> HttpResponse:  # as Django does with a view that raises
+        try:
+            return view(request)
+        except OSError as error:
+            guarded.process_exception(request, error)
+            return HttpResponse(status=500)
+
+    with override_settings(PENSTOCK=options):
+        guarded = RateLimitMiddleware(handled)
+    guarded(request)
+    assert limiter.peek("one", "9/hour", cost=0).remaining == 8

@@ -372,3 +372,26 @@ async def test_asyncio_answers_a_handler_that_raises_a_refusal_with_it() -> None
 async def test_asyncio_refuses_a_handler_that_would_block() -> None:
     async with _serving_async(Shop(), limiter=AsyncLimiter(), quota="9/hour") as channel:
         assert await _aget(channel) == Code.UNKNOWN
+
+
+def test_a_deadline_that_a_client_chose_does_not_undo_a_charge() -> None:
+    class Impatient(Shop):
+        def get(self, request: bytes, context: Any) -> bytes:
+            while context.is_active():
+                threading.Event().wait(0.01)
+            raise TimeoutError("as whatever it waits for does, with the same deadline")
+
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def charge(status: int) -> bool:
+        statuses.append(status)
+        ended.set()
+        return unless_server_error(status)
+
+    limiter = Limiter()
+    with _serving(Impatient(), limiter=limiter, quota="9/hour", charge=charge) as channel:
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary("/shop.Orders/Get")(b"", timeout=0.05)
+        assert ended.wait(5)
+    assert (statuses, limiter.peek(PEER, "9/hour", cost=0).remaining) == ([499], 8)

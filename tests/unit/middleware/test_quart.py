@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from quart import Quart, abort, request, websocket
 
-from penstock import AsyncLimiter, ManualClock
+from penstock import AsyncLimiter, ManualClock, RateLimited
 from penstock.middleware.gate import failed_logins, unless_server_error
 from penstock.middleware.quart import RateLimit
 from tests.unit.middleware.asgi_support import Socket
@@ -101,3 +101,15 @@ async def test_websockets_are_limited() -> None:
     await socket.end()
     second = Socket(app, path="/ws/b", headers={"Host": "testserver"})
     assert await second.connect() == {"type": "websocket.close", "code": 1008}
+
+
+async def test_a_handler_that_raises_a_refusal_is_answered_with_it() -> None:
+    app, limiter = application(quota="9/minute"), AsyncLimiter()
+
+    @app.get("/asks")
+    async def asks() -> str:
+        if not (verdict := await limiter.acquire("upstream", "1/hour")):
+            raise RateLimited(verdict)
+        return "asked"
+
+    assert await statuses(app, "/asks", "/asks") == [200, 429]
