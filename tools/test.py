@@ -35,13 +35,13 @@ COVERAGE_AT_LEAST = 95
 
 # Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines many
 # times over; what they run is covered by the unit tests.
-UNTRACED = ("conformance", "integration")
+UNTRACED = ("conformance", "rig", "integration")
 
 # The laws of the algorithms are proven on the whole number of histories by the conformance tier.
 BRIEF = ("unit + property",)
 
-# Tests that mostly wait for servers; twice as many at once keep the cores busy.
-WAITING = ("rig", "redis")
+# Tests that mostly wait for servers: more at once, by so many for each core, keep the cores busy.
+WAITING = {"rig": 1.0, "redis": 1.0, "integration": 0.5}
 
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
@@ -145,7 +145,7 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
         return None
     slug = tier.replace(" + ", "-")
     report = scratch / f"{slug}.xml"
-    at_once = workers * 2 if tier in WAITING else workers
+    at_once = workers + int(workers * WAITING.get(tier, 0))
     command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
     profile = "brief" if mode.profile == "ci" and tier in BRIEF else mode.profile
     command += [f"--hypothesis-profile={profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
