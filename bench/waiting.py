@@ -147,7 +147,7 @@ def _tasks(waiters: int, quota: str) -> Line:
     clock = CountingClock()
     store = CountingStore(clock)
     store.open.set()
-    limiter = AsyncLimiter(AsyncCountingStore(store), clock=clock)
+    limiter = AsyncLimiter(AsyncCountingStore(store), clock=clock, layers=())
     admitted: list[Admitted] = []
 
     async def wait(number: int) -> None:
@@ -164,7 +164,7 @@ def _tasks(waiters: int, quota: str) -> Line:
 def _threads(waiters: int, quota: str) -> Line:
     clock = CountingClock()
     store = CountingStore(clock)
-    limiter = Limiter(store, clock=clock)
+    limiter = Limiter(store, clock=clock, layers=())
     admitted: list[Admitted] = []
 
     def wait(number: int) -> None:

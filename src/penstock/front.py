@@ -175,8 +175,9 @@ class Front:
         ops: list[Op] = [
             self._acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests
         ]
-        for request in requests:  # all is well with them: the next batch may go the short way
-            self._direct_ask(request[1])
+        if self._bind is not None:
+            for request in requests:  # all is well with them: the next batch may go the short way
+                self._direct_ask(request[1])
         return ops
 
     def _has_places(self, quota: QuotaLike) -> bool:
