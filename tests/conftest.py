@@ -22,7 +22,7 @@ pytest_plugins = ["penstock.testing.fixtures"]
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False)
 
 settings.register_profile("fast", _PATIENT, max_examples=50, stateful_step_count=30)
-settings.register_profile("brief", _PATIENT, max_examples=150, stateful_step_count=30, derandomize=True)
+settings.register_profile("brief", _PATIENT, max_examples=75, stateful_step_count=30, derandomize=True)
 settings.register_profile("ci", _PATIENT, max_examples=500, stateful_step_count=30, derandomize=True)
 settings.register_profile("full", _PATIENT, max_examples=10_000, stateful_step_count=50, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
