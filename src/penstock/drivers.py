@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
+from traceback import format_tb
 from typing import Any, Literal, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros
@@ -49,7 +50,7 @@ class _Chain:
     def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure | None, hook: Hook) -> None:
         self.layers = tuple(layers)
         self._upwards = tuple(reversed(self.layers))
-        self.short = all([isinstance(layer, ForOne) for layer in layers])  # noqa: C419
+        self.short = bool(layers) and all(isinstance(layer, ForOne) for layer in layers)
         self.clock = clock
         self._time_ns = clock.time_ns
         self._on_failure = None if on_failure == "raise" else on_failure
@@ -155,7 +156,8 @@ class _Chain:
         tell(self._hook, LayerFailed("driver", type(error).__name__))
         if not 0 <= now - self._logged_at < LOG_EVERY:
             self._logged_at = now
-            log.error("a fault of our own (%d so far)", self.faults, exc_info=error)
+            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+            log.error("a fault of our own, %s (%d so far):\n%s", type(error).__name__, self.faults, where)
 
 
 class Driver:
@@ -191,7 +193,7 @@ class Driver:
     def decide(self, op: Acquire) -> Outcome:
         """What the store says of one request, through all layers; by the short way if they have one."""
         chain = self._chain
-        if not chain.short or op[1] or op[2] is not None or not chain.layers:
+        if not chain.short or op[1] or op[2] is not None:
             return self.run((op,))[0]
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:
@@ -288,7 +290,7 @@ class AsyncDriver:
     async def decide(self, op: Acquire) -> Outcome:
         """What the store says of one request, through all layers; by the short way if they have one."""
         chain = self._chain
-        if not chain.short or op[1] or op[2] is not None or not chain.layers:
+        if not chain.short or op[1] or op[2] is not None:
             return (await self.run((op,)))[0]
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:

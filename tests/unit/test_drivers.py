@@ -274,6 +274,9 @@ def test_layers_and_store_share_the_stores_clock(clock: ManualClock) -> None:
     assert {entry[3] for entry in seen} == {clock.micros}
 
 
+SECRET = "a secret identity"
+
+
 class Broken(Passing):
     """A layer with a fault, on the way down or up, or when it is asked what is due."""
 
@@ -282,7 +285,7 @@ class Broken(Passing):
 
     def _maybe(self, where: str) -> None:
         if self.where == where:
-            raise ZeroDivisionError("a secret identity")
+            raise ZeroDivisionError(SECRET)
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         self._maybe("down")
@@ -348,6 +351,8 @@ def test_a_fault_in_what_is_due_harms_nobody(caplog: pytest.LogCaptureFixture) -
     for _ in range(3):
         assert driver.run([ask("alice")])[0]
     assert len(caplog.records) == 1
+    assert "ZeroDivisionError" in caplog.text
+    assert SECRET not in caplog.text
 
 
 def due_once(seen: list[Any], done: threading.Event | None = None) -> Layer:

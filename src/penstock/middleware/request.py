@@ -14,6 +14,7 @@ A framework's adapter is a subclass that knows where these stand. What is not th
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -36,25 +37,25 @@ class Request(Mapping[str, Any]):
         self.native = native
         self._entries = entries
 
-    def method(self) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def method(self) -> str | None: ...
 
-    def path(self) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def path(self) -> str | None: ...
 
-    def route(self) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def route(self) -> str | None: ...
 
-    def user(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def user(self) -> Any: ...
 
+    @abstractmethod
     def peer(self) -> str | None:
         """The address at the other end of the socket."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self, name: str) -> Sequence[str]:
         """All lines of a header, its name in lower case, in the order they came."""
-        raise NotImplementedError
 
     def header(self, name: str) -> str | None:
         """A header, its name in lower case; None if it is missing. Of several lines the first."""
