@@ -9,6 +9,7 @@ from penstock.stores.redis.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Limi
 from penstock.stores.redis.guard import Guard, Guards
 from penstock.stores.redis.replies import unanswered
 from penstock.stores.redis.settings import Node, read_url
+from tests.integration.support import in_threads
 
 LIMITS = Limits()
 
@@ -80,6 +81,18 @@ def test_what_is_older_than_the_window_does_not_count() -> None:
     assert case.state == CLOSED
     case.succeed(took=1)
     assert case.state == OPEN
+
+
+def test_threads_may_fail_at_once_while_seconds_pass() -> None:
+    """Each call is of another second, so that the window turns while others look at it."""
+    breaker = Case(Limits(failures=1_000_000, calls=1_000_000, window=3_000.0)).breaker
+
+    def fail(number: int) -> None:
+        for second in range(3_000):
+            breaker.failed(second, second, "no answer")
+
+    in_threads(fail, 4)
+    assert breaker.state == CLOSED
 
 
 def test_few_calls_prove_nothing() -> None:

@@ -10,7 +10,7 @@ with Cluster("valkey") as cluster:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -294,9 +294,10 @@ class SlotMove:
         self._set(self.target, "IMPORTING", self.source)
         self._set(self.source, "MIGRATING", self.target)
 
-    def move_keys(self, count: int = 1_000_000) -> int:
-        """Move all keys, or as many as `count`; returns how many were moved."""
-        keys = self.source.ask("CLUSTER", "GETKEYSINSLOT", self.slot, count)
+    def move_keys(self, keys: Sequence[bytes] | None = None) -> int:
+        """Move these keys, or all; returns how many were moved."""
+        if keys is None:
+            keys = self.source.ask("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000_000)
         login: tuple[Word, ...] = () if self.target.password is None else ("AUTH", self.target.password)
         if keys:
             patience = int(DEADLINE * 1_000)

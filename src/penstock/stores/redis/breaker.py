@@ -95,7 +95,8 @@ class Breaker:
     def unlock(self) -> None:
         """Make the lock anew: whoever held it when a process was forked is not there to give it up.
 
-        It is held for transitions, so `changed` must be quick; counting goes without, and may miss one in a million.
+        It is held for transitions, so `changed` must be quick, and for the sliding window; counting within a second
+        goes without, and may miss one in a million.
         """
         self._lock = RLock()
 
@@ -171,19 +172,21 @@ class Breaker:
 
     def _turn(self, second: int) -> None:
         """Begin another second, and forget those that no longer count."""
-        self._seconds.append((self._second, self._calls, self._bad))
-        self._second, self._calls, self._bad = second, 0, 0
-        while self._seconds and self._seconds[0][0] <= second - self._limits.window:
-            self._seconds.popleft()
+        with self._lock:
+            if second <= self._second:  # another thread has done it
+                return
+            self._seconds.append((self._second, self._calls, self._bad))
+            self._second, self._calls, self._bad = second, 0, 0
+            while self._seconds and self._seconds[0][0] <= second - self._limits.window:
+                self._seconds.popleft()
 
     def _judge(self, now: float, why: str) -> None:
         """After something bad: is it too much?"""
-        calls = self._calls + sum([calls for _, calls, _ in self._seconds])
-        bad = self._bad + sum([bad for _, _, bad in self._seconds])
-        if calls >= self._limits.calls and bad >= self._limits.share * calls:
-            with self._lock:
-                if self.state == CLOSED:
-                    self._open(now, f"{bad} of {calls} calls failed or were slow, the last one: {why}")
+        with self._lock:
+            calls = self._calls + sum([calls for _, calls, _ in self._seconds])
+            bad = self._bad + sum([bad for _, _, bad in self._seconds])
+            if self.state == CLOSED and calls >= self._limits.calls and bad >= self._limits.share * calls:
+                self._open(now, f"{bad} of {calls} calls failed or were slow, the last one: {why}")
 
     # Transitions; the lock is held
 
