@@ -1,0 +1,49 @@
+"""How operations are run for whoever answers calls: at once where the store is in this process, else soon.
+
+A handler never waits. It hands operations over, with what is to be done with their outcomes: over memory that is done
+before `run` returns, over a shared store when the store has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from penstock.clock import Micros
+from penstock.limiter import AsyncLimiter, Limiter
+from penstock.model import Op, Outcome
+
+Done: TypeAlias = Callable[[list[Outcome]], None]
+
+
+class Runner(Protocol):
+    """Runs operations as one batch: `done` gets one outcome per operation, in their order, and must not raise."""
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None: ...
+
+
+class Now:
+    """Over a store that answers without waiting."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._run = limiter._driver.run
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+        done(self._run(ops, deadline))
+
+
+class Soon:
+    """Over a store that has to be waited for."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._run = limiter._driver.run
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+        task = asyncio.get_running_loop().create_task(self._await(ops, deadline, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _await(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+        done(await self._run(ops, deadline))
