@@ -29,7 +29,7 @@ help: ## show this help
 run: .venv/.made ## see it work: the algorithms side by side on the same traffic
 	@$(PY) -m penstock.demo $(ARGS)
 
-test: .venv/.made servers ## all tiers: static, unit + property, conformance, rig, redis, integration, acceptance; coverage
+test: .venv/.made servers ## all tiers: static, unit + property, conformance, rig, redis, integration, service, acceptance; coverage
 	@$(PY) tools/test.py ci --workers $(WORKERS)
 
 test-fast: .venv/.made ## the inner loop, under a minute: unit, property and conformance with few examples

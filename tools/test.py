@@ -41,7 +41,7 @@ UNTRACED = ("conformance", "rig", "integration")
 BRIEF = ("unit + property",)
 
 # Tests that mostly wait for servers: more at once, by so many for each core, keep the cores busy.
-WAITING = {"rig": 1.0, "redis": 1.0, "integration": 0.5}
+WAITING = {"rig": 1.0, "redis": 1.0, "integration": 0.5, "service": 1.0}
 
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
@@ -49,6 +49,7 @@ TIERS = {
     "rig": ("tests/rig",),
     "redis": ("tests/redis",),
     "integration": ("tests/integration",),
+    "service": ("tests/service",),
     "acceptance": ("tests/acceptance",),
 }
 
