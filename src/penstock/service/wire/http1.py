@@ -220,7 +220,7 @@ class Http1(Connection):
         return at
 
     def _await_body(self, request: Request, have: int) -> None:
-        if request.expects and not have and self._request is None:
+        if request.expects and not have:
             self._send_continue()
         self._request = request
         self._await(request.length)
