@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.model import OnFailure
+from penstock.service.listening import Address
 from penstock.service.wire.limits import Limits
 from penstock.settings import values
-from penstock.settings.values import Address, Proxies, Reader, hidden_url
+from penstock.settings.values import Proxies, Reader, hidden_url
 
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"

@@ -11,10 +11,11 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from penstock.errors import InvalidOption
 from penstock.middleware.identity import TrustedProxies
+from penstock.service.listening import Address
 from penstock.stores import open_store
 
 T = TypeVar("T")
@@ -32,19 +33,6 @@ _NAMED = ("password", "secret", "sentinel_password", "sentinel_username", "usern
 
 class Unreadable(ValueError):
     """A value that cannot be used; the message is what was expected in its place."""
-
-
-class Address(NamedTuple):
-    """Where to listen: a host and a port, or the path of a Unix socket. An empty host is every interface."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
