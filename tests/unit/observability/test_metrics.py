@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Limiter, ManualClock
+from penstock import Limiter, ManualClock, Quota
 from penstock.events import (
     BreakerChanged,
     Decided,
@@ -28,7 +28,7 @@ from penstock.observability.tally import Bounded
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
 
-IP = {"path": "/v1", "ip": "192.0.2.7"}
+QUOTA = Quota.parse("5/minute")
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_keys_and_rules_without_end_make_a_bounded_number_of_series(metrics: Met
     """100,000 keys, and as many ids of rules as nobody has."""
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
     for start in range(0, 100_000, 1_000):
-        metrics.decided(limiter.acquire_many([(f"key-{n}", "5/minute") for n in range(start, start + 1_000)]), 50)
+        metrics.decided(limiter.acquire_many([(f"key-{n}", QUOTA) for n in range(start, start + 1_000)]), 50)
         metrics.answered(f"/route/{start}", [200], 5)
         for n in range(start, start + 1_000):
             metrics(Decided(f"rule-{n}", "allowed", "", (), 1, "store", "v", "gcra"))
