@@ -33,6 +33,7 @@ from typing import Any, Protocol, TypeAlias
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.model import Verdict
 from penstock.observability import exposition, process, series
+from penstock.observability.accuracy import Sampler
 from penstock.observability.happenings import Happenings
 from penstock.observability.redis_info import RedisWatch
 from penstock.observability.series import NONE
@@ -73,15 +74,6 @@ class Rules(Protocol):
     def stale(self, now: Micros | None = None) -> float: ...
 
 
-class Part(Protocol):
-    """Somebody who has figures of its own to export, such as a sampler of accuracy."""
-
-    def totals(self) -> Values: ...
-    def now(self) -> Values: ...
-    def publish(self) -> bytes: ...
-    def hear(self, published: Sequence[bytes], now: Micros, *, leads: bool) -> None: ...
-
-
 class Metrics:
     """Figures of one worker, and the text of all.
 
@@ -104,7 +96,7 @@ class Metrics:
         self._store: Any = None
         self._rules: Rules | None = None
         self._connections: Callable[[], int] | None = None
-        self._parts: list[Part] = []
+        self._sampler: Sampler | None = None
         self._redis: RedisWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one, so that what is written last stays
@@ -159,15 +151,15 @@ class Metrics:
         store: Any = None,
         rules: Rules | None = None,
         connections: Callable[[], int] | None = None,
-        part: Part | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         """Look at these whenever figures are written: a store (its breakers, and its servers if it has any), the source
-        of the rules, how many connections are open, somebody else who has figures.
+        of the rules, how many connections are open, the sampler of accuracy.
         """
         self._store = store if store is not None else self._store
         self._rules = rules if rules is not None else self._rules
         self._connections = connections or self._connections
-        self._parts += [part] if part is not None else []
+        self._sampler = sampler or self._sampler
 
     def start(self) -> None:
         """Write the figures every second from now on, on the running loop."""
@@ -194,7 +186,7 @@ class Metrics:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FLUSH, self._tick)
         snapshot = self.snapshot()
-        if self._shared is not None or self._parts:
+        if self._shared is not None or self._sampler is not None:
             self._files.submit(self._exchange, snapshot)
 
     # Figures
@@ -203,10 +195,10 @@ class Metrics:
         """What this worker has counted, and how things are now. On the event loop, if there is one."""
         self._fold()
         snapshot = self._tally.snapshot(self.worker, self._values())
-        for part in self._parts:
-            snapshot.totals |= part.totals()
-            snapshot.now |= part.now()
-            snapshot.sampled = part.publish()
+        if self._sampler is not None:
+            snapshot.totals |= self._sampler.totals()
+            snapshot.now |= self._sampler.now()
+            snapshot.sampled = self._sampler.publish()
         return snapshot
 
     def text(self, *, openmetrics: bool = False) -> bytes:
@@ -267,14 +259,11 @@ class Metrics:
             log.warning("the figures of worker %s could not be written: %s", self.worker, error.strerror)
 
     def _exchange(self, snapshot: Snapshot) -> None:
-        """Write, and let parts hear what the others have written."""
+        """Write, and let the sampler hear what the others have written."""
         self._write(snapshot)
-        if self._parts:
-            leads = self._leads()
-            others = self._others() if leads else []
-            for part in self._parts:
-                published = [snapshot.sampled, *[other.sampled for other in others if other.sampled]]
-                part.hear(published, self._now(), leads=leads)
+        if self._sampler is not None and self._leads():
+            others = [other.sampled for other in self._others() if other.sampled]
+            self._sampler.hear([snapshot.sampled, *others])
 
     def _everybody(self, snapshot: Snapshot) -> list[Snapshot]:
         self._write(snapshot)
