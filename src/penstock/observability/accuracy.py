@@ -179,18 +179,19 @@ class Observed:
         self.seen: deque[Seen] = deque()
 
     def decided(self, verdicts: Sequence[Verdict], took: Micros) -> None:
-        bar = self._bar
+        bar, crc32 = self._bar, zlib.crc32
         for verdict in verdicts:
             several = verdict[5]
             if not several:
                 key = verdict[2]
-                text = key if key.__class__ is str else "\0".join(key)
-                if zlib.crc32(text.encode()) < bar:
-                    self._note(verdict, None)
-            else:
-                for position, decision in enumerate(several):
-                    if not decision[5] and is_sampled(decision[2], bar):
-                        self._note(verdict, position)
+                if crc32((key if key.__class__ is str else "\0".join(key)).encode()) < bar:
+                    self._note(verdict, verdict, 0)
+                continue
+            position = -1
+            for _, _, key, _, _, advisory in several:
+                position += 1
+                if not advisory and crc32((key if key.__class__ is str else "\0".join(key)).encode()) < bar:
+                    self._note(verdict, several[position], position)
 
     def answered(self, route: str, statuses: Sequence[int], took: Micros) -> None: ...
 
@@ -200,11 +201,10 @@ class Observed:
             self.seen.popleft()
             self.first += 1
 
-    def _note(self, verdict: Verdict, position: int | None) -> None:
+    def _note(self, verdict: Verdict, decision: Decision, position: int) -> None:
         if len(self.seen) >= self._most:
             self.missed += 1
             return
-        decision: Decision = verdict if position is None else verdict[5][position]
         quota = decision.quota
         if not is_measured(quota):
             return
@@ -213,7 +213,7 @@ class Observed:
             return  # peeked at, or refused by another quota
         rule = NONE
         if verdict.__class__ is Ruling and verdict.plan.owners:
-            rule = verdict.plan.owners[position or 0].id
+            rule = verdict.plan.owners[position].id
         self.seen.append(
             Seen(
                 decision.at_us,
@@ -225,11 +225,6 @@ class Observed:
                 admitted,
             )
         )
-
-
-def is_sampled(key: Key, bar: int) -> bool:
-    """Whether a key is one of the sample: the same answer in every process."""
-    return zlib.crc32((key if isinstance(key, str) else "\0".join(key)).encode()) < bar
 
 
 def is_measured(quota: Quota) -> bool:

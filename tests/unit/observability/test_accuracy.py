@@ -8,9 +8,9 @@ import pytest
 
 from penstock import Limiter, ManualClock, Quota
 from penstock.clock import SECOND, Micros
-from penstock.model import Verdict
+from penstock.model import Key, Verdict
 from penstock.observability import accuracy
-from penstock.observability.accuracy import Account, Judge, Observed, Sampler, Seen, is_measured, is_sampled
+from penstock.observability.accuracy import Account, Judge, Observed, Sampler, Seen, counter_of, is_measured
 from penstock.observability.metrics import Metrics
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, enforcer
@@ -100,12 +100,15 @@ def everything() -> Observed:
 
 
 def test_a_sample_is_the_same_everywhere_and_as_large_as_it_should_be() -> None:
-    bar = 2**32 // 64
-    sampled = [key for key in (f"user-{n}" for n in range(50_000)) if is_sampled(key, bar)]
-    assert 600 < len(sampled) < 1_000  # 781 expected
-    assert sampled[:3] == ["user-12", "user-151", "user-251"]
-    parts = [n for n in range(50_000) if is_sampled(("rule", f"ip={n}"), bar)]
-    assert 600 < len(parts) < 1_000
+    clock = ManualClock()
+    verdict = Limiter(MemoryStore(clock=clock), clock=clock).acquire("k", "5/minute")
+    texts: list[Key] = [f"user-{n}" for n in range(50_000)]
+    tuples: list[Key] = [("rule", f"ip={n}") for n in range(50_000)]
+    for keys, first in ((texts, 12), (tuples, 22)):
+        observed = Observed(SECRET, share=64)
+        observed.decided([Verdict((*verdict[:2], key, *verdict[3:])) for key in keys], 0)
+        assert 600 < len(observed.seen) < 1_000  # 781 expected
+        assert observed.seen[0].counter == counter_of(keys[first], verdict.quota, SECRET)
 
 
 def test_each_decision_is_seen_by_its_own_rule() -> None:
