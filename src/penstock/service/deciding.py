@@ -18,13 +18,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from traceback import format_tb
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros, monotonic
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidOption, PenstockError
+from penstock.errors import InvalidOption, PenstockError, StoreError
 from penstock.front import Id, verdict_of
-from penstock.model import Op, Outcome, Verdict
+from penstock.model import Failed, Op, Outcome, Verdict
 from penstock.rule_front import decided
 from penstock.rules.course import Plan
 from penstock.rules.directory import AsyncKeyDirectory
@@ -96,14 +97,22 @@ class Batch:
 
     def _done(self, thens: Sequence[Then], outcomes: Sequence[Outcome]) -> None:
         for then, outcome in zip(thens, outcomes, strict=True):
-            try:
-                verdict = then(outcome)
-            except Exception as error:  # one who cannot take an answer must not keep the others from theirs
-                log.error("an answer that could not be told: %s", type(error).__name__)
-            else:
-                if verdict is not None:
-                    self.decided.append(verdict)
+            verdict = self._told(then, outcome)
+            if verdict is not None:
+                self.decided.append(verdict)
         self._tell()
+
+    def _told(self, then: Then, outcome: Outcome) -> Verdict | None:
+        """Tell one of an outcome. A fault of our own must keep neither the others from theirs, nor this one waiting."""
+        try:
+            return then(outcome)
+        except Exception as error:
+            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+            log.error("an answer that could not be told: %s\n%s", type(error).__name__, where)
+        try:
+            return then(Failed(StoreError("an unexpected error", transient=False), "unknown"))
+        except Exception:
+            return None  # it was told of the first one already
 
     def _tell(self) -> None:
         """Tell the observer what has happened since it was told."""

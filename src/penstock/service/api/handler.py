@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from traceback import format_tb
 
-from msgspec import DecodeError
-
 from penstock.errors import PenstockError
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
 from penstock.service.api.endpoints import Endpoint, Endpoints, Reply
-from penstock.service.api.problems import TYPE, Unacceptable, answer_of
+from penstock.service.api.problems import TYPE, UNREADABLE, Unacceptable, answer_of
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider
 from penstock.service.observing import Observer
@@ -88,7 +86,7 @@ class Api:
     def _take(self, call: Call, endpoint: Endpoint, reply: _Answer, batch: Batch) -> None:
         try:
             endpoint(call.body, call.expires, batch, reply)
-        except (DecodeError, PenstockError) as error:
+        except (PenstockError, *UNREADABLE) as error:
             reply.fail(error)
         except Exception as error:
             where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
