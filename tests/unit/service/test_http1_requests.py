@@ -23,7 +23,9 @@ def refused(*lines: bytes) -> tuple[int, str]:
 
 
 def test_a_request_is_its_method_path_query_headers_and_length() -> None:
-    request = read(b"POST /a%20b?c=d?e HTTP/1.1", b"HOST: example:80", b"X-Some: \t two words\t ", b"Content-Length: 12")
+    request = read(
+        b"POST /a%20b?c=d?e HTTP/1.1", b"HOST: example:80", b"X-Some: \t two words\t ", b"Content-Length: 12"
+    )
     assert request[:5] == (
         b"POST",
         b"/a%20b",
@@ -183,7 +185,9 @@ def test_the_refusals_above_are_for_their_one_flaw() -> None:
     assert read(b"POST / HTTP/1.1", HOST, b"Transfer-Encoding: chunked").length == -1
 
 
-@pytest.mark.parametrize("coding", [b"gzip", b"identity", b"gzip, chunked", b"xchunked", b"chunked;q=1", b"", b'"chunked"'])
+@pytest.mark.parametrize(
+    "coding", [b"gzip", b"identity", b"gzip, chunked", b"xchunked", b"chunked;q=1", b"", b'"chunked"']
+)
 def test_no_transfer_coding_but_chunked(coding: bytes) -> None:
     assert refused(b"POST / HTTP/1.1", HOST, b"Transfer-Encoding: " + coding)[0] in (400, 501)
     if coding in (b"gzip", b"identity", b"gzip, chunked", b"xchunked"):
