@@ -24,6 +24,7 @@ NEED_AN_EXTRA = (
     "penstock.demo",
     "penstock.stores.redis.",
     "penstock.cli.",
+    "penstock.observability.",
     *(f"penstock.middleware.{framework}" for framework in ("aiohttp", "django", "drf", "fastapi", "flask", "grpc")),
     *(f"penstock.middleware.{framework}" for framework in ("quart", "starlette")),
     *(f"penstock.rules.{module}" for module in ("document", "model", "parsing", "reload", "schema")),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from penstock.model import Verdict
 from penstock.observability import metrics as module
 from penstock.observability import series
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
+from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
@@ -152,6 +156,12 @@ def test_events_are_counted(metrics: Metrics) -> None:
     assert seen.of("penstock_shedding_level") == 10
     assert seen.of("penstock_shedding_pressure_ratio") == 1.25
     assert seen.of("penstock_shedding_changes_total", direction="up") == 1
+
+
+@pytest.mark.parametrize(("pressure", "text"), [(float("inf"), b"+Inf"), (float("nan"), b"NaN"), (0.5, b"0.5")])
+def test_any_number_can_be_written(metrics: Metrics, pressure: float, text: bytes) -> None:
+    metrics(Shedding(0, 30, pressure, "cpu"))
+    assert b"penstock_shedding_pressure_ratio " + text + b"\n" in metrics.text()
 
 
 class Store:
@@ -287,3 +297,33 @@ async def test_others_have_their_turn_while_a_scrape_is_written(metrics: Metrics
         await asyncio.sleep(0)
     assert turns > 10
     assert Samples(call.answer_body).total("penstock_decisions_total") == 3_000
+
+
+async def test_a_slow_disk_piles_nothing_up(tmp_path: Path) -> None:
+    """Nor does it keep anybody from deciding, or the last figures from being written."""
+    metrics, go_on = Metrics(prepare(tmp_path), "0"), threading.Event()
+    metrics._files.submit(go_on.wait)
+    metrics._tick()
+    waiting = metrics._files._work_queue.qsize()
+    for _ in range(5):
+        metrics.answered("check", [200], 5)
+        metrics._tick()
+    assert metrics._files._work_queue.qsize() == waiting
+    go_on.set()
+    metrics.close()
+    another = Metrics(tmp_path, "1")
+    assert Samples(another.text()).total("penstock_requests_total") == 5
+    another.close()
+
+
+async def test_figures_that_cannot_be_written_are_no_reason_to_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics(prepare(tmp_path / "gone"), "0")
+    shutil.rmtree(tmp_path / "gone")
+    metrics._tick()
+    call = Scrape()
+    await scraped(metrics, call)
+    metrics.close()
+    assert call.status == 500
+    assert "could not be written: No such file" in caplog.text
