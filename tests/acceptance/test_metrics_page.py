@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from penstock.observability import accuracy, exposition, happenings, metrics, redis_info, series
-from penstock.observability.logs import PER_SECOND
 from penstock.observability.tally import Snapshot, Values
+from penstock.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -113,9 +113,9 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     assert bounds in PAGE
     assert f"For one key in {accuracy.SHARE}," in PAGE
     assert f"at most {accuracy.MAX_KEYS} keys at once" in PAGE
-    assert (redis_info.EVERY, PER_SECOND) == (10, 10)
+    assert redis_info.EVERY == 10
     assert "every ten seconds" in PAGE
-    assert "at most ten per second" in PAGE
+    assert f"at most `log_denials` per second and worker ({Settings().log_denials} by default" in PAGE
 
 
 # ---------------------------------------------------------------- promtool
@@ -141,11 +141,8 @@ def test_every_alert_is_shown_firing() -> None:
     assert firing == {rule["alert"] for rule in RULES if "alert" in rule}
 
 
-@pytest.mark.parametrize(
-    ("was", "becomes"),
-    [("ratio_rate5m > 0.01", "ratio_rate5m > 1.01"), ('state="open"', 'state="closed"'), ("> 1e6", "> 1e9")],
-)
-def test_an_alert_that_is_broken_is_noticed(tmp_path: Path, was: str, becomes: str) -> None:
+def test_an_alert_that_is_broken_is_noticed(tmp_path: Path) -> None:
+    was, becomes = "ratio_rate5m > 0.01", "ratio_rate5m > 1.01"
     text = (DEPLOY / "alerts.yaml").read_text(encoding="utf-8")
     assert was in text
     (tmp_path / "alerts.yaml").write_text(text.replace(was, becomes), encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 from penstock.testing.processes import wait_until
 from penstock.testing.servers import Server
@@ -52,3 +54,23 @@ def test_any_worker_answers_for_both_and_for_the_one_that_was_killed() -> None:
         assert counted(service) == 8, "what the killed one had counted is kept"
         ask(service)
         wait_until(lambda: counted(service) == 16, "the successor's decisions as well", pause=0.05)
+
+
+def test_traces_follow_the_caller() -> None:
+    """Printed by the console exporter, when the service ends."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with Serving(OTEL_TRACES_EXPORTER="console") as service:
+        with service.client(verify=False) as client:
+            for flags in ("00", "01"):
+                headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-{flags}"}
+                assert client.post("/v1/check", json={"descriptor": {"ip": KEYS[0]}}, headers=headers).is_success
+        service.signal(signal.SIGTERM)
+        assert service.ended() == 0
+        assert service.said.count(f"0x{trace}") == 1
+        assert '"name": "POST /v1/check"' in service.said
+        assert KEYS[0] not in service.said
+
+
+def test_traces_that_nobody_asked_for_import_nothing() -> None:
+    code = "import sys, penstock.bootstrap; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

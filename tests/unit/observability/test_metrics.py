@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Limiter, ManualClock, Quota
+from penstock import Limiter, ManualClock
 from penstock.events import (
     BreakerChanged,
     Decided,
@@ -31,8 +31,6 @@ from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
-
-QUOTA = Quota.parse("5/minute")
 
 
 @pytest.fixture
@@ -196,21 +194,12 @@ def test_what_is_watched_is_looked_at_when_figures_are_written(metrics: Metrics)
     assert (seen.of("penstock_process_cpu_seconds_total", worker="0") or 0) > 0
 
 
-def test_keys_and_rules_without_end_make_a_bounded_number_of_series(metrics: Metrics, clock: ManualClock) -> None:
-    """100,000 keys, and as many ids of rules as nobody has."""
-    limiter = Limiter(MemoryStore(clock=clock), clock=clock)
-    for start in range(0, 100_000, 1_000):
-        metrics.decided(limiter.acquire_many([(f"key-{n}", QUOTA) for n in range(start, start + 1_000)]), 50)
-        metrics.answered(f"/route/{start}", [200], 5)
-        for n in range(start, start + 1_000):
-            metrics(Decided(f"rule-{n}", "allowed", "", (), 1, "store", "v", "gcra"))
-    text = metrics.text()
-    seen = Samples(text)
-    assert b"key-" not in text
-    assert seen.total("penstock_decisions_total") == 200_000
-    assert len(seen.labels("penstock_decisions_total", "rule")) == MAX_RULES + 2  # and other, and none
-    assert seen.total("penstock_decisions_total", rule="other") == 100_000 - MAX_RULES
-    assert len(text) < 1_000_000
+def test_rules_without_end_make_a_bounded_number_of_series(metrics: Metrics) -> None:
+    for n in range(3 * MAX_RULES):
+        metrics(Decided(f"rule-{n}", "allowed", "", (), 1, "store", "v", "gcra"))
+    seen = Samples(metrics.text())
+    assert len(seen.labels("penstock_decisions_total", "rule")) == MAX_RULES + 1  # and other
+    assert seen.total("penstock_decisions_total", rule="other") == 2 * MAX_RULES
 
 
 def test_what_is_not_yet_named_is_bounded(
