@@ -23,7 +23,7 @@ WIDTH = 100
 
 def compiled(name: str) -> bytes:
     """The serialized descriptor of one .proto file."""
-    from grpc_tools import protoc
+    from grpc_tools import protoc  # type: ignore[import-untyped]
 
     known = str(resources.files("grpc_tools") / "_proto")
     with tempfile.TemporaryDirectory() as folder:

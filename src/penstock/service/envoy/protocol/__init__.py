@@ -16,7 +16,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.service.envoy.protocol import descriptors
 
-
 _pool = DescriptorPool()
 for _known in (duration_pb2, struct_pb2, wrappers_pb2):
     _pool.AddSerializedFile(_known.DESCRIPTOR.serialized_pb)

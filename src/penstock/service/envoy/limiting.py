@@ -1,0 +1,165 @@
+"""`ShouldRateLimit` by a configuration: whatever requests came in together are one run of operations.
+
+A request is bytes, and mostly bytes that came before: what they ask under the configuration in force is remembered, so
+that an answer costs a lookup, a decision and some forty bytes. Another configuration has another memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from penstock.clock import SECOND, Micros, SystemClock, monotonic
+from penstock.errors import InvalidRequest
+from penstock.model import Op, Outcome, Verdict
+from penstock.service.envoy.answering import Answerer
+from penstock.service.envoy.config import Config
+from penstock.service.envoy.counts import Counts
+from penstock.service.envoy.planning import Conduct, Plan, Planner
+from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
+from penstock.service.grpc_framing import Status
+from penstock.service.observing import Observer, Unobserved
+from penstock.service.running import Runner
+
+log = logging.getLogger("penstock.service")
+
+BUDGET: Micros = 3_000
+"""How long the store may take."""
+
+TELLING: Micros = 1_000
+"""What is left of a caller's time to tell it what was decided without the store."""
+
+STEP: Micros = 1_000
+"""Deadlines of callers are rounded down to these, so that few of them differ."""
+
+MAX_PLANS = 20_000
+MAX_REMEMBERED = 512
+"""Bytes of a request whose plan is remembered: clients choose how long requests are."""
+
+
+class Question(Protocol):
+    """A request, and whom to answer: a `Message` of gRPC is one."""
+
+    data: bytes
+
+    @property
+    def expires(self) -> float | None: ...
+
+    def answer(self, data: bytes) -> None: ...
+
+    def fail(self, status: int, text: str = "") -> None: ...
+
+
+class Configured(Protocol):
+    """Where the configuration in force comes from."""
+
+    @property
+    def current(self) -> Config: ...
+
+
+class ShouldRateLimit:
+    """The method, by the configuration in force.
+
+    - `time_ns`: what time it is, by the clock of the limiter.
+    - `budget`: how long the store may take, in microseconds.
+    """
+
+    path = SHOULD_RATE_LIMIT
+
+    def __init__(
+        self,
+        source: Configured,
+        runner: Runner,
+        conduct: Conduct = Conduct(),  # noqa: B008
+        *,
+        observer: Observer | None = None,
+        budget: Micros = BUDGET,
+        time_ns: Callable[[], int] = SystemClock.time_ns,
+    ) -> None:
+        self.counts = Counts()
+        self._source, self._runner, self._conduct = source, runner, conduct
+        self._observer = observer or Unobserved()
+        self._budget, self._time_ns = budget, time_ns
+        self._answerer = Answerer(conduct)
+        self._config: Config | None = None
+        self._planner = Planner(source.current, conduct, self.counts)
+        self._plans: dict[bytes, Plan] = {}
+
+    def handle(self, messages: Sequence[Question]) -> None:
+        self._renew()
+        plans, now = self._plans, monotonic()
+        soon = now + (self._budget + TELLING) / SECOND
+        groups: dict[Micros, tuple[list[Op], list[tuple[Question, Plan]]]] = {}
+        for message in messages:
+            plan = plans.get(message.data) or self._planned(message)
+            if plan is None:
+                continue
+            if not plan.ops:
+                message.answer(self._answerer.answer(plan, (), self._time_ns() // 1_000))
+                continue
+            expires = message.expires
+            deadline = self._budget if expires is None or expires >= soon else self._hurried(expires - now)
+            ops, asking = groups.setdefault(deadline, ([], []))
+            ops += plan.ops
+            asking.append((message, plan))
+        for deadline, (ops, asking) in groups.items():
+            self._runner.run(ops, deadline, partial(self._done, asking, now))
+
+    def _renew(self) -> None:
+        """Forget what followed from an older configuration."""
+        config = self._source.current
+        if config is not self._config:
+            self._config, self._plans = config, {}
+            self._planner = Planner(config, self._conduct, self.counts)
+
+    def _planned(self, message: Question) -> Plan | None:
+        try:
+            plan = self._planner.plan(message.data)
+        except InvalidRequest as error:
+            message.fail(Status.INVALID_ARGUMENT, str(error))
+            return None
+        if len(message.data) <= MAX_REMEMBERED:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[message.data] = plan
+        return plan
+
+    def _hurried(self, left: float) -> Micros:
+        """How long the store may take for somebody who waits only `left` seconds."""
+        micros = round(left * SECOND) - TELLING
+        return max(micros - micros % STEP, STEP)
+
+    def _done(self, asking: Sequence[tuple[Question, Plan]], began: float, outcomes: Sequence[Outcome]) -> None:
+        at, answerer = 0, self._answerer
+        for message, plan in asking:
+            count = len(plan.ops)
+            try:
+                if plan.simple:
+                    outcome = outcomes[at]
+                    if isinstance(outcome, Verdict):
+                        message.answer(answerer.simple(plan.slots[0], outcome))
+                    else:
+                        _fail(message)
+                else:
+                    self._answer(message, plan, outcomes[at : at + count])
+            except Exception as error:  # one who cannot be answered must not keep the others from their answers
+                log.error("an answer that could not be told: %s", type(error).__name__)
+                message.fail(Status.INTERNAL, "a fault of this server")
+            at += count
+        if not isinstance(self._observer, Unobserved):
+            verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+            self._observer.decided(verdicts, round((monotonic() - began) * SECOND))
+
+    def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+        if len(verdicts) < len(outcomes):
+            _fail(message)
+        else:
+            message.answer(self._answerer.answer(plan, verdicts, self._time_ns() // 1_000))
+
+
+def _fail(message: Question) -> None:
+    """There is no verdict, because the store could not answer and nobody may answer in its place."""
+    message.fail(Status.UNAVAILABLE, "the store could not answer")
