@@ -247,7 +247,7 @@ LOCATED = [
         "'calendar': of a hour",
     ),
     (
-        "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 9, burst: 4, algorithm: fixed_window}}",
+        "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 9, burst: 4, algorithm: gcra}}",
         "fixed_window has no burst",
     ),
 ]

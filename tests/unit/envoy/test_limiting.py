@@ -314,7 +314,7 @@ def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.Monk
         def run(self, ops: object, deadline: int | None, done: object) -> None:
             asked.append((len(ops), deadline))  # type: ignore[arg-type]
 
-    bench.method._runner = Watched()
+    bench.method._runner, bench.method._bind = Watched(), None
     data = request("edge", {"two": "x"})
     expiries = [None, 100.020, 100.004, 100.0035, 100.0031, 100.0001, None]
     bench.method.handle([Asked(data, expires) for expires in expiries])

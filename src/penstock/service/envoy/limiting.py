@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.clock import SECOND, Micros, SystemClock, monotonic
 from penstock.errors import InvalidRequest
 from penstock.model import Op, Outcome, Verdict
+from penstock.quota import Quota
 from penstock.service.envoy.answering import Answerer
 from penstock.service.envoy.config import Config
 from penstock.service.envoy.counts import Counts
@@ -22,6 +23,7 @@ from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.grpc_framing import Status
 from penstock.service.observing import Observer, Unobserved
 from penstock.service.running import Runner
+from penstock.stores import DirectAsk
 
 log = logging.getLogger("penstock.service")
 
@@ -80,38 +82,49 @@ class ShouldRateLimit:
     ) -> None:
         self.counts = Counts()
         self._source, self._runner, self._conduct = source, runner, conduct
+        self._bind: Any = getattr(runner, "bind", None)
         self._observer = observer or Unobserved()
         self._budget, self._time_ns = budget, time_ns
         self._answerer = Answerer(conduct)
         self._config: Config | None = None
         self._planner = Planner(source.current, conduct, self.counts)
         self._plans: dict[bytes, Plan] = {}
+        self._directs: dict[Quota, DirectAsk] = {}
 
     def handle(self, messages: Sequence[Question]) -> None:
         self._renew()
         plans, now = self._plans, monotonic()
+        simple, micros = self._answerer.simple, self._time_ns() // 1_000
+        verdicts = []
         soon = now + (self._budget + TELLING) / SECOND
         groups: dict[Micros, tuple[list[Op], list[tuple[Question, Plan]]]] = {}
         for message in messages:
             plan = plans.get(message.data) or self._planned(message)
             if plan is None:
                 continue
-            if not plan.ops:
-                message.answer(self._answerer.answer(plan, (), self._time_ns() // 1_000))
+            ops, slots, _, direct = plan
+            if direct is not None:
+                verdict = direct(ops[0][0][0][0], slots[0][3], micros)
+                verdicts.append(verdict)
+                message.answer(simple(slots[0], verdict))
+                continue
+            if not ops:
+                message.answer(self._answerer.answer(plan, (), micros))
                 continue
             expires = message.expires
             deadline = self._budget if expires is None or expires >= soon else self._hurried(expires - now)
-            ops, asking = groups.setdefault(deadline, ([], []))
-            ops += plan.ops
+            together, asking = groups.setdefault(deadline, ([], []))
+            together += ops
             asking.append((message, plan))
-        for deadline, (ops, asking) in groups.items():
-            self._runner.run(ops, deadline, partial(self._done, asking, now))
+        self._tell(verdicts, now)
+        for deadline, (together, asking) in groups.items():
+            self._runner.run(together, deadline, partial(self._done, asking, now))
 
     def _renew(self) -> None:
         """Forget what followed from an older configuration."""
         config = self._source.current
         if config is not self._config:
-            self._config, self._plans = config, {}
+            self._config, self._plans, self._directs = config, {}, {}
             self._planner = Planner(config, self._conduct, self.counts)
 
     def _planned(self, message: Question) -> Plan | None:
@@ -120,11 +133,21 @@ class ShouldRateLimit:
         except InvalidRequest as error:
             message.fail(Status.INVALID_ARGUMENT, str(error))
             return None
+        if plan.simple and self._bind is not None:
+            plan = plan._replace(direct=self._direct(plan.ops[0].asks[0].quota))
         if len(message.data) <= MAX_REMEMBERED:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[message.data] = plan
         return plan
+
+    def _direct(self, quota: Quota) -> DirectAsk:
+        direct = self._directs.get(quota)
+        if direct is None:
+            if len(self._directs) >= MAX_PLANS:  # requests bring limits along
+                self._directs.clear()
+            direct = self._directs[quota] = self._bind((quota,))
+        return direct
 
     def _hurried(self, left: float) -> Micros:
         """How long the store may take for somebody who waits only `left` seconds."""
@@ -148,8 +171,10 @@ class ShouldRateLimit:
                 log.error("an answer that could not be told: %s", type(error).__name__)
                 message.fail(Status.INTERNAL, "a fault of this server")
             at += count
-        if not isinstance(self._observer, Unobserved):
-            verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+        self._tell([outcome for outcome in outcomes if isinstance(outcome, Verdict)], began)
+
+    def _tell(self, verdicts: Sequence[Verdict], began: float) -> None:
+        if verdicts and not isinstance(self._observer, Unobserved):
             self._observer.decided(verdicts, round((monotonic() - began) * SECOND))
 
     def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> None:

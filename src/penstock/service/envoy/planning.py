@@ -13,6 +13,7 @@ from penstock.errors import InvalidRequest
 from penstock.model import Acquire, Ask, OnFailure, new
 from penstock.quota import MAX_LIMIT, Quota
 from penstock.rules.course import STRICTNESS
+from penstock.stores import DirectAsk
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK
 from penstock.service.envoy.config import UNITS_BY_NUMBER, Config, Entry, Found, Limit, counter_key
@@ -72,11 +73,16 @@ class Slot(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a request asks. `simple` if it is a single limit that nothing special applies to, as most are."""
+    """What a request asks.
+
+    - `simple`: a single ask to which nothing special applies, as most are.
+    - `direct`: the store's own way to ask that, where the store is in this process.
+    """
 
     ops: tuple[Acquire, ...]
     slots: tuple[Slot, ...]
     simple: bool
+    direct: DirectAsk | None = None
 
 
 class Planner:
@@ -176,7 +182,12 @@ class _Building:
             else:
                 slots = [slot._replace(op=slot.op - 1) if slot.op >= 0 else slot for slot in slots]
         first = slots[0]
-        simple = len(slots) == len(ops) == 1 and len(ops[0].asks) == 1 and not first.never and not first.metadata
+        simple = (
+            len(slots) == len(ops) == 1
+            and not ops[0].dry
+            and len(ops[0].asks) == 1
+            and not (first.never or first.metadata)
+        )
         special = conduct.shadow_mode or conduct.headers is not None or first.limit.shadow
         return Plan(tuple(ops), tuple(slots), simple and not special)
 
