@@ -247,7 +247,14 @@ LOCATED = [
         "'calendar': of a hour",
     ),
     (
-        "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 9, burst: 4, algorithm: gcra}}",
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, min_interval: 5}}]",
+        "min_interval: 5: expected a duration",
+    ),
+    (
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: &l {unit: day, requests_per_unit: 1, burst: 4,\n"
+            "algorithm: fixed_window}}]"
+        ),
         "fixed_window has no burst",
     ),
 ]

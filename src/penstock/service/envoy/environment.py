@@ -64,7 +64,7 @@ VARIABLES = {
     "SHADOW_MODE": "nothing is refused",
     "QUOTA_MODE": "every limit is in quota mode",
     "RESPONSE_DYNAMIC_METADATA": "Envoy is told the metadata of limits",
-    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true is what Penstock does; false (the default there) is not taken over",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true is what Penstock does; false, the default there, is not honoured",
     "LIMIT_RESPONSE_HEADERS_ENABLED": "answers carry headers with limit, remaining and reset",
     "LIMIT_LIMIT_HEADER": "the name of the first",
     "LIMIT_REMAINING_HEADER": "the name of the second",

@@ -15,6 +15,7 @@ from penstock.clock import SECOND, Micros, SystemClock, monotonic
 from penstock.errors import InvalidRequest
 from penstock.model import Op, Outcome, Verdict
 from penstock.quota import Quota
+from penstock.service.deciding import BUDGET, STEP, TELLING
 from penstock.service.envoy.answering import Answerer
 from penstock.service.envoy.config import Config
 from penstock.service.envoy.counts import Counts
@@ -26,15 +27,6 @@ from penstock.service.running import Runner
 from penstock.stores import DirectAsk
 
 log = logging.getLogger("penstock.service")
-
-BUDGET: Micros = 3_000
-"""How long the store may take."""
-
-TELLING: Micros = 1_000
-"""What is left of a caller's time to tell it what was decided without the store."""
-
-STEP: Micros = 1_000
-"""Deadlines of callers are rounded down to these, so that few of them differ."""
 
 MAX_PLANS = 20_000
 MAX_REMEMBERED = 512

@@ -7,18 +7,18 @@ made once and remembered by whoever holds the configuration.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock.model import Acquire, Ask, OnFailure, new
 from penstock.quota import MAX_LIMIT, Quota
 from penstock.rules.course import STRICTNESS
-from penstock.stores import DirectAsk
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK
 from penstock.service.envoy.config import UNITS_BY_NUMBER, Config, Entry, Found, Limit, counter_key
 from penstock.service.envoy.counts import Counts, Tally
 from penstock.service.envoy.protocol import DecodeError, RateLimitRequest
+from penstock.stores import DirectAsk
 
 MAX_DESCRIPTORS = 256
 """In one request."""
@@ -85,6 +85,21 @@ class Plan(NamedTuple):
     direct: DirectAsk | None = None
 
 
+def read_request(data: bytes) -> Any:
+    """The request that `data` is; `InvalidRequest` if it means nothing."""
+    try:
+        request = RateLimitRequest.FromString(data)
+    except DecodeError:
+        raise InvalidRequest("request: expected a RateLimitRequest") from None
+    if not request.domain:
+        raise InvalidRequest("domain: empty (expected the domain of a configuration)")
+    if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
+        raise InvalidRequest(f"{len(request.descriptors)} descriptors: expected 1 to {MAX_DESCRIPTORS}")
+    if any(descriptor.is_negative_hits for descriptor in request.descriptors):
+        raise InvalidRequest("is_negative_hits: expected hits to charge; what was charged is not given back by key")
+    return request
+
+
 class Planner:
     """Plans of requests under one configuration."""
 
@@ -94,14 +109,7 @@ class Planner:
 
     def plan(self, data: bytes) -> Plan:
         """What a request asks; `InvalidRequest` if it means nothing."""
-        try:
-            request = RateLimitRequest.FromString(data)
-        except DecodeError:
-            raise InvalidRequest("request: expected a RateLimitRequest") from None
-        if not request.domain:
-            raise InvalidRequest("domain: empty (expected the domain of a configuration)")
-        if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
-            raise InvalidRequest(f"{len(request.descriptors)} descriptors: expected 1 to {MAX_DESCRIPTORS}")
+        request = read_request(data)
         found = [self._found(request.domain, descriptor) for descriptor in request.descriptors]
         replaced = {name for one in found if one is not None for name in one.limit.replaces}
         building = _Building(self._conduct)
@@ -116,15 +124,13 @@ class Planner:
                 building.limited(one, cost, self._counts.tally(one.title))
         return building.plan()
 
-    def _found(self, domain: str, descriptor: object) -> Found | None:
-        entries: list[Entry] = [(entry.key, entry.value) for entry in descriptor.entries]  # type: ignore[attr-defined]
-        if descriptor.is_negative_hits:  # type: ignore[attr-defined]
-            raise InvalidRequest("is_negative_hits: expected hits to charge; what was charged is not given back by key")
-        if not descriptor.HasField("limit"):  # type: ignore[attr-defined]
+    def _found(self, domain: str, descriptor: Any) -> Found | None:
+        entries: list[Entry] = [(entry.key, entry.value) for entry in descriptor.entries]
+        if not descriptor.HasField("limit"):
             return self._config.find(domain, entries)
         if domain not in self._config.domains:
             return None
-        limit = override(descriptor.limit.requests_per_unit, descriptor.limit.unit, self._conduct)  # type: ignore[attr-defined]
+        limit = override(descriptor.limit.requests_per_unit, descriptor.limit.unit, self._conduct)
         return Found(limit, counter_key(domain, entries), f"{domain}.override")
 
 
