@@ -11,14 +11,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import envoy
+import envoy  # type: ignore[import-untyped]
 
+from penstock.service.deciding import BUDGET
 from penstock.testing.processes import DEADLINE, Workplace, wait_until
 from penstock.testing.servers import free_port
 from tests.service.harness import Echo, serving
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "deploy/envoy-rls.yaml"
+DOCUMENTED_TIMEOUT = "0.02s"
+PATIENT = "0.5s"
+"""How long Envoy waits for us where a test has to see a decision: machines stand still at times."""
 
 CONFIG = """
 domain: edge
@@ -41,10 +45,10 @@ class Got(NamedTuple):
 class Service:
     """Our service, as a process on a port that stays its own."""
 
-    def __init__(self, config: str = CONFIG, store: str = "memory://") -> None:
+    def __init__(self, config: str = CONFIG, store: str = "memory://", budget: int = BUDGET) -> None:
         self.place = Workplace("penstock-envoy-")
         self.port = free_port()
-        self.store = store
+        self.store, self.budget = store, budget
         self.folder = self.place.folder / "config"
         self.folder.mkdir()
         self.configure(config)
@@ -56,7 +60,7 @@ class Service:
     def start(self) -> None:
         script = ROOT / "tests/service/envoy_service.py"
         paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        command = [sys.executable, str(script), str(self.folder), self.store, str(self.port)]
+        command = [sys.executable, str(script), str(self.folder), self.store, str(self.port), str(self.budget)]
         self.place.run(command, paths)
         wait_until(self._answers, "the service to answer", 0.02)
 
@@ -71,13 +75,15 @@ class Service:
 class Envoy:
     """An Envoy that listens on `port`."""
 
-    def __init__(self, service: int, application: int) -> None:
+    def __init__(self, service: int, application: int, timeout: str = DOCUMENTED_TIMEOUT) -> None:
         self.place = Workplace("penstock-envoy-")
         self.port, self.admin = free_port(), free_port()
         text = DOCUMENTED.read_text(encoding="utf-8").replace("address: 0.0.0.0", "address: 127.0.0.1")
         for documented, own in ((9901, self.admin), (10000, self.port), (8000, application), (8081, service)):
             assert f"port_value: {documented}}}" in text
             text = text.replace(f"port_value: {documented}}}", f"port_value: {own}}}")
+        assert f"timeout: {DOCUMENTED_TIMEOUT}" in text
+        text = text.replace(f"timeout: {DOCUMENTED_TIMEOUT}", f"timeout: {timeout}")
         file = self.place.folder / "envoy.yaml"
         file.write_text(text, encoding="utf-8")
         options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
@@ -124,12 +130,12 @@ class Rig(NamedTuple):
 
 
 @contextmanager
-def rigged(config: str = CONFIG, store: str = "memory://") -> Iterator[Rig]:
+def rigged(config: str = CONFIG, store: str = "memory://", timeout: str = DOCUMENTED_TIMEOUT) -> Iterator[Rig]:
     with ExitStack() as stack:
         application = Echo()
         port = stack.enter_context(serving(application)).port
         service = Service(config, store)
         stack.callback(service.place.close)
-        proxy = Envoy(service.port, port)
+        proxy = Envoy(service.port, port, timeout)
         stack.callback(proxy.place.close)
         yield Rig(service, proxy, application)

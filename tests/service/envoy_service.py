@@ -1,4 +1,4 @@
-"""A service that Envoy asks, as a process: `python envoy_service.py CONFIG STORE PORT`. Ends when it is told to."""
+"""A service that Envoy asks, as a process: `python envoy_service.py CONFIG STORE PORT BUDGET`. SIGTERM ends it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.service.running import Now, Runner, Soon
 from penstock.service.wire.serving import Server
 
 
-async def serve(config: str, store: str, port: int) -> None:
+async def serve(config: str, store: str, port: int, budget: int) -> None:
     limiter: Limiter | AsyncLimiter
     runner: Runner
     if store == "memory://":
@@ -26,7 +26,7 @@ async def serve(config: str, store: str, port: int) -> None:
     else:
         limiter = AsyncLimiter(store)
         runner = Soon(limiter)
-    parts = configured(config, runner, ready=lambda: True)
+    parts = configured(config, runner, ready=lambda: True, budget=budget)
     assert parts.source is not None
     parts.source.start()
     server = Server(Routes(parts.handlers, {}, Grpc(parts.methods)))
@@ -40,5 +40,5 @@ async def serve(config: str, store: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    _, config, store, port = sys.argv
-    uvloop.run(serve(config, store, int(port)))
+    _, config, store, port, budget = sys.argv
+    uvloop.run(serve(config, store, int(port), int(budget)))

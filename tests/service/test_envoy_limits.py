@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing.processes import wait_until
-from tests.service.envoy_rig import Rig, rigged
+from tests.service.envoy_rig import PATIENT, Rig, rigged
 
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    with rigged() as rig:
+    with rigged(timeout=PATIENT) as rig:
         yield rig
 
 
