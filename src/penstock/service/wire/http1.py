@@ -156,7 +156,7 @@ class Http1(Connection):
             self._dropped = at < len(data)
         elif at < len(data):
             self._buffer += data[at:]
-        if self._draining and not self._partial:
+        if self._draining and not self._partial and not self._full:
             self._stop_taking()
 
     def _take_all(self, data: bytes) -> int:
@@ -238,9 +238,14 @@ class Http1(Connection):
             self._progress += 1
 
     def _pause(self) -> None:
-        if not self._full and not self._transport.is_closing():
-            self._full = True
+        self._full = True
+        if self._transport.is_reading():
             self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._full = False
+        if not self._transport.is_reading() and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _go_on(self) -> None:
         """Read again: first what is here, then what the peer sends."""
@@ -248,8 +253,8 @@ class Http1(Connection):
         data = bytes(self._buffer)
         self._buffer.clear()
         self._read(data)
-        if not self._full and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if not self._full:
+            self._resume()
 
     # ------------------------------------------------------------ writing
 
@@ -263,7 +268,7 @@ class Http1(Connection):
         if ready:
             self._progress += 1
             self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
-        if self._full and not self._blocked and len(calls) < self.traffic.limits.calls:
+        if self._full and not self._last and not self._blocked and len(calls) < self.traffic.limits.calls:
             self._go_on()
         if not calls:
             if self._continue:
@@ -302,10 +307,11 @@ class Http1(Connection):
         self._progress += 1
         if self._dropped and self._transport.can_write_eof():
             self._lingers = True
-            self._transport.write_eof()
-            if self._full:
-                self._full = False
-                self._transport.resume_reading()
+            self._resume()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the peer is gone, and the transport has not noticed
+                self.abort()
         else:
             self._transport.close()
 

@@ -66,6 +66,7 @@ class Server:
             return
         for _ in range(2):
             await asyncio.sleep(0)  # whoever has asked before this moment is still answered
+        traffic.draining = True
         for connection in tuple(traffic.connections):
             connection.drain()
         if not await _emptied(traffic, seconds):
