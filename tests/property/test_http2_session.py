@@ -20,7 +20,7 @@ from penstock.service.wire.http2.frames import (
     window_update,
 )
 from penstock.service.wire.limits import Limits
-from tests.unit.http2 import GET, POST, TEXT, Reader, Talk, block, request
+from tests.unit.service.http2 import GET, POST, TEXT, Reader, Talk, block, request
 
 LIMITS = Limits(head=300, headers=8, body=60, calls=6, unsent=200)
 

@@ -22,7 +22,7 @@ from penstock.service.wire.http2.frames import (
     read_head,
 )
 from tests.service.harness import Client, Running
-from tests.unit.http2 import GREETING, Answer, Frame
+from tests.unit.service.http2 import GREETING, Answer, Frame
 
 
 class Peer:

@@ -30,7 +30,7 @@ from penstock.testing.certificates import Certificate
 from penstock.testing.processes import wait_until
 from tests.service.harness import LOOPS, Echo, serving
 from tests.service.http2 import Peer, connected
-from tests.unit.http2 import GET, GREETING, POST, TEXT, block, request
+from tests.unit.service.http2 import GET, GREETING, POST, TEXT, block, request
 
 HTTP1 = b"POST /one?two HTTP/1.1\r\nhost: here\r\ncontent-length: 5\r\n\r\nhello"
 

@@ -22,7 +22,7 @@ from penstock.service.wire.http2.frames import (
 from penstock.service.wire.limits import Limits
 from tests.service.harness import Echo, serving
 from tests.service.http2 import connected
-from tests.unit.http2 import GET, POST, block, request
+from tests.unit.service.http2 import GET, POST, block, request
 
 MANY = 3_000
 
