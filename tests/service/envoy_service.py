@@ -10,7 +10,7 @@ import sys
 import uvloop
 
 from penstock.limiter import AsyncLimiter, Limiter
-from penstock.service.envoy import configured
+from penstock.service.envoy.parts import configured
 from penstock.service.grpc import Grpc
 from penstock.service.routes import Routes
 from penstock.service.running import Now, Runner, Soon
