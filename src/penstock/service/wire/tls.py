@@ -18,7 +18,7 @@ _KINDS = frozenset({"DNS", "URI", "email", "IP Address"})
 class Tls:
     """A certificate and its key, and who may connect: anybody, or who shows a certificate signed by `clients`.
 
-    Files are read when it is made, and again by `renew`: new connections get the new certificate, open ones keep theirs.
+    Files are read when it is made, and again by `renew`: new connections get the new certificate, others keep theirs.
     """
 
     def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:

@@ -140,9 +140,7 @@ class Control:
         if len(payload) < 8:
             raise Fault(Code.FRAME_SIZE_ERROR, "GOAWAY: expected 8 bytes or more")
         self._patience.spend(self._now)
-        if self._parting is None:
-            self._parting = self._now
-            self._part()
+        self.hang_up(self._now)
 
     def _on_window_update(self, flags: int, id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -203,16 +201,18 @@ class Control:
             self._parting = now
             self.streams.write(goaway(LARGEST, Code.NO_ERROR) + frame(PING, 0, 0, PARTING))
 
+    def hang_up(self, now: float) -> None:
+        """The peer leaves: there will be no more calls than those that are here."""
+        if self._parting is None and not self.closed:
+            self._parting = now
+            self._part()
+
     def _part(self) -> None:
         """Say which stream is the last."""
         if self._final == LARGEST:
             self._final = self._last
             self.streams.write(goaway(self._last, Code.NO_ERROR))
         self.settle()
-
-    @property
-    def leaving(self) -> bool:
-        return self._parting is not None
 
     def settle(self) -> None:
         """Close, if we are leaving and all is answered."""

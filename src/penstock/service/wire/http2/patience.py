@@ -11,7 +11,6 @@ from penstock.service.wire.http2.frames import Code, Fault
 
 POINTS = 1_000.0
 PER_SECOND = 100.0
-PER_ANSWER = 2.0
 
 
 class Patience:
@@ -31,6 +30,6 @@ class Patience:
             if self._points < 0.0:
                 raise Fault(Code.ENHANCE_YOUR_CALM, "too much trouble for too few calls")
 
-    def earn(self, answers: int) -> None:
+    def earn(self, points: int) -> None:
         """The peer took part in something useful."""
-        self._points = min(POINTS, self._points + answers * PER_ANSWER)
+        self._points = min(POINTS, self._points + points)

@@ -10,7 +10,7 @@ from penstock.service.wire.http2.frames import Code, StreamFault
 
 _FORBIDDEN = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
-_SPECIAL = _FORBIDDEN | {b"te", b"content-length", b"content-type", b"cookie", b"grpc-timeout", b"host"}
+_SPECIAL = _FORBIDDEN | {b"te", b"content-length", b"content-type", b"cookie", b"expect", b"grpc-timeout", b"host"}
 
 _timeout = re.compile(rb"(\d{1,8})([HMSmun])").fullmatch
 _SECONDS = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -21,10 +21,11 @@ class Request:
 
     - `length`: of the body, if it was said.
     - `timeout`: seconds that the peer waits, if it said so.
+    - `expects`: whether the peer waits for a word before it sends the body.
     - `grpc`: whether it wants gRPC's errors rather than those of HTTP.
     """
 
-    __slots__ = ("grpc", "headers", "length", "method", "path", "query", "timeout")
+    __slots__ = ("expects", "grpc", "headers", "length", "method", "path", "query", "timeout")
 
     def __init__(self, method: bytes, target: bytes, headers: Sequence[Header]) -> None:
         self.method = method
@@ -32,7 +33,7 @@ class Request:
         self.headers = tuple(headers)
         self.length: int | None = None
         self.timeout: float | None = None
-        self.grpc = False
+        self.expects = self.grpc = False
 
 
 def read(fields: Sequence[Header]) -> Request:
@@ -63,6 +64,8 @@ def read(fields: Sequence[Header]) -> Request:
             request.length = _length(value, request.length)
         elif name == b"grpc-timeout":
             request.timeout = _seconds(value)
+        elif name == b"expect":
+            request.expects = value.lower() == b"100-continue"
         elif name == b"content-type":
             request.grpc = value.startswith(b"application/grpc")
     return request

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from penstock.service.wire.calls import Call, Header, Peer
 from penstock.service.wire.http2.control import CONNECTION_WINDOW, Control
-from penstock.service.wire.http2.fields import Decoder
+from penstock.service.wire.http2.fields import Decoder, encode
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     END_HEADERS,
@@ -28,6 +28,7 @@ from penstock.service.wire.http2.frames import (
     Code,
     Fault,
     StreamFault,
+    frame,
     read_head,
     unpadded,
     window_update,
@@ -45,6 +46,8 @@ BODIES = 8
 
 SMALL = 64
 """Bytes: a smaller frame of a longer body is more trouble than it is worth."""
+
+CONTINUE = encode([(b":status", b"100")])
 
 TOO_LARGE = Request(b"GET", b"", ())
 """Stands for a request whose head is too large to be read."""
@@ -65,6 +68,7 @@ class Session(Control):
         "_block_ends",
         "_block_stream",
         "_bodies",
+        "_cut",
         "_decoder",
         "_greeted",
         "_handlers",
@@ -95,7 +99,7 @@ class Session(Control):
         self._known_at = 0  # how often the decoder's table had changed
         self._greeted = False  # the peer has sent its preface and its settings
         self._pieces: list[bytes] = []  # of what is not yet a whole frame
-        self._have, self._need = 0, len(PREFACE) + HEAD
+        self._have, self._need, self._cut = 0, len(PREFACE) + HEAD, now  # since when
         self._block: bytearray | None = None  # a header block that CONTINUATIONs go on with
         self._block_stream, self._block_ends, self._block_began = 0, False, now
         self._window = CONNECTION_WINDOW  # what the peer may still send
@@ -134,14 +138,12 @@ class Session(Control):
             return
         self._have = len(data) - at
         if self._have:
+            self._cut = now
             self._pieces.append(data[at:])
             self._need = HEAD if self._have < HEAD else HEAD + (read_head(self._pieces[0])[0] >> 8)
         else:
             self._need = 0
-        streams = self.streams
-        if streams.answers:
-            self._patience.earn(streams.answers)
-            streams.answers = 0
+        self._patience.earn(self.streams.useful())
         self.settle()
 
     def _greet(self, data: bytes) -> int:
@@ -155,6 +157,7 @@ class Session(Control):
         end, handlers = len(data), self._handlers
         while end - at >= HEAD:
             kind, flags, id = read_head(data, at)
+            id &= LARGEST
             start = at + HEAD
             at = start + (kind >> 8)
             if kind >> 8 > FRAME_SIZE:
@@ -168,12 +171,18 @@ class Session(Control):
                 if kind == HEADERS and flags | END_STREAM == END_STREAM | END_HEADERS:
                     self._on_block(id, data[start:at], flags & END_STREAM)  # as nearly all are
                 elif kind < len(handlers):
-                    handlers[kind](flags, id & LARGEST, data[start:at])
+                    handlers[kind](flags, id, data[start:at])
                 else:
                     self._patience.spend(self._now)  # of a kind that we do not know
             except StreamFault as fault:
-                self._refuse(id & LARGEST, fault.code)
+                self._refuse(id, fault.code)
         return at
+
+    def _check_times(self, now: float) -> None:
+        latest = now - self._limits.reading
+        if (self._need and self._cut < latest) or (self._block is not None and self._block_began < latest):
+            raise Fault(Code.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
+        super()._check_times(now)
 
     # ---------------------------------------------------------------- heads
 
@@ -208,8 +217,6 @@ class Session(Control):
         if id <= self._last or not id & 1:
             self._on_later_block(id, block, ends)
             return
-        if id > LARGEST:
-            id &= LARGEST
         self._last = id
         request = self._known.get(block)
         if request is None:
@@ -231,6 +238,8 @@ class Session(Control):
                 stream.listener.ended()
         elif ends:
             self._complete(stream)
+        elif request.expects:
+            streams.write(frame(HEADERS, END_HEADERS, id, CONTINUE))
 
     def _read(self, id: int, block: bytes) -> Request | None:
         """The request of a block; None where it has been refused."""

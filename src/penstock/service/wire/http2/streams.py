@@ -33,14 +33,21 @@ DROPPED = 256
 """How many streams that we have reset are remembered."""
 
 
+PER_ANSWER = 2
+PER_POINT = 1_024
+"""What a peer earns by taking part: points for an answer, and how many bytes of a long one make a point."""
+
+
 class Encoded:
     """A head as HTTP/2 sends it: kept with it, for every answer that shares it."""
 
-    __slots__ = ("block", "sized", "trailers", "trailers_sized")
+    __slots__ = ("block", "bodiless", "sized", "trailers", "trailers_sized", "unusual")
 
     def __init__(self, head: Head) -> None:
         self.block = encode([(b":status", b"%d" % head.status), *head.headers])
         self.sized = len(self.block) << 8 | HEADERS
+        self.bodiless = head.status in (204, 304)
+        self.unusual = self.bodiless or len(self.block) > FRAME_SIZE
         self.trailers = encode(head.trailers)
         self.trailers_sized = len(self.trailers) << 8 | HEADERS
 
@@ -87,7 +94,7 @@ class Stream(Call):
         self.ended = self.answered = self.lost = False
         self.pieces: list[bytes] | None = None  # of a body in several frames
         self.size = 0  # ... together
-        self.unsent: bytes = b""
+        self.unsent: bytes | memoryview = b""
         self.end: bytes | None = None  # the frames after what is unsent, if that is all; empty: the last DATA says so
         self.listener: Listener | None = None
 
@@ -123,17 +130,16 @@ class Streams:
     - `wrote` is called when there is something to write after there was nothing.
     - `abandoned`: calls that were handed over and whose streams were reset; they still cost us something.
     - `dropped`: streams that we have reset, of which more may still come.
-    - `answers`: how many have left since somebody last looked.
     """
 
     __slots__ = (
         "_bare",
         "_initial",
         "_queued",
+        "_useful",
         "_window",
         "_wrote",
         "abandoned",
-        "answers",
         "dropped",
         "open",
         "out",
@@ -149,7 +155,7 @@ class Streams:
         self._queued: dict[int, Stream] = {}
         self._bare = True  # the peer has its usual table; else say once that we use none
         self.dropped: dict[int, None] = {}
-        self.unsent = self.abandoned = self.answers = 0
+        self.unsent = self.abandoned = self._useful = 0
         self.progress = 0  # how many bytes that had to wait have left
 
     # ---------------------------------------------------------------- answers
@@ -164,7 +170,7 @@ class Streams:
         if not isinstance(encoded, Encoded):
             encoded = head.http2 = Encoded(head)
         size, id, out = len(body), stream.id, self.out
-        if extra or not self._bare or len(encoded.block) > FRAME_SIZE or not size or stream.method == b"HEAD":
+        if extra or not size or not self._bare or encoded.unusual or stream.method == b"HEAD":
             self._answer_slowly(stream, encoded, body, extra)
             return
         stream.answered = True
@@ -185,7 +191,7 @@ class Streams:
 
     def _answer_slowly(self, stream: Stream, encoded: Encoded, body: bytes, extra: Sequence[Header]) -> None:
         block = encoded.block + encode(extra) if extra else encoded.block
-        if stream.method == b"HEAD":
+        if stream.method == b"HEAD" or encoded.bodiless:
             body = b""
         alone = not body and not encoded.trailers
         stream.answered = True
@@ -214,16 +220,14 @@ class Streams:
             self._queue(stream, data, None)
 
     def finish(self, stream: Stream, trailers: Sequence[Header]) -> None:
-        if stream.lost:
-            self.abandoned -= 1
-        elif stream.end is None:
+        if not stream.lost and stream.end is None:
             block = encode(trailers)
             self._queue(stream, b"", _header_frames(stream.id, block, ends=True) if block else b"")
 
     # ---------------------------------------------------------------- windows
 
     def _queue(self, stream: Stream, data: bytes, end: bytes | None) -> None:
-        stream.unsent += data
+        stream.unsent = memoryview(bytes(stream.unsent) + data if stream.unsent else data)
         stream.end = end
         self.unsent += len(data)
         self._queued[stream.id] = stream
@@ -253,6 +257,7 @@ class Streams:
         stream.unsent = unsent[size:]
         self.unsent -= size
         self.progress += size
+        self._useful += size // PER_POINT
         if not stream.unsent:
             del self._queued[stream.id]
         if last:
@@ -285,6 +290,11 @@ class Streams:
         if self._queued:
             self._send_queued()
 
+    def useful(self) -> int:
+        """What has been achieved since somebody last asked, in points for its `Patience`."""
+        points, self._useful = self._useful, 0
+        return points
+
     def shrink_table(self) -> None:
         """The peer made its table smaller."""
         self._bare = False
@@ -293,7 +303,7 @@ class Streams:
 
     def _close(self, stream: Stream) -> None:
         """All has been said from our side. A peer that still speaks is told that it need not."""
-        self.answers += 1
+        self._useful += PER_ANSWER
         del self.open[stream.id]
         stream.lost = True
         if not stream.ended:
