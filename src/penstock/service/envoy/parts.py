@@ -18,7 +18,7 @@ from penstock.service.deciding import BUDGET, Decider
 from penstock.service.envoy.by_rules import ByRules
 from penstock.service.envoy.counts import Counts
 from penstock.service.envoy.health import HealthCheck
-from penstock.service.envoy.http import HealthPage, Json
+from penstock.service.envoy.http import HEALTHCHECK, JSON_PATH, HealthPage, Json
 from penstock.service.envoy.limiting import ShouldRateLimit
 from penstock.service.envoy.planning import Conduct
 from penstock.service.envoy.reading import Options
@@ -42,6 +42,11 @@ class Parts(NamedTuple):
     handlers: Mapping[bytes, Handler]
     source: ConfigSource | None = None
     counts: Counts | None = None
+
+    @property
+    def services(self) -> tuple[bytes, ...]:
+        """What the paths of all methods of its services begin with, those that it does not have included."""
+        return tuple(method.path[: method.path.rindex(b"/") + 1] for method in self.methods)
 
 
 def configured(
@@ -70,4 +75,4 @@ def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
 
 
 def _handlers(method: ShouldRateLimit | ByRules, ready: Callable[[], bool]) -> Mapping[bytes, Handler]:
-    return {b"/json": Json(method.handle), b"/healthcheck": HealthPage(ready)}
+    return {JSON_PATH: Json(method.handle), HEALTHCHECK: HealthPage(ready)}
