@@ -189,6 +189,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, service.reload)
+        loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)
 
