@@ -25,7 +25,7 @@ from socket import socket
 from typing import Protocol
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidRules
+from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import Hook
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.observability.accuracy import Sampler
@@ -66,6 +66,13 @@ OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
 FIGURES = "PENSTOCK_INHERITED_FIGURES"
 """Where the workers of a supervisor pool their figures."""
 
+TRACES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Any of these turns traces on."""
+
+_CALLS = "acquire authz check check/batch explain hold peek refund release renew reserve reset settle"
+PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
+"""By which a trace may name a call: what else its path says is the client's business."""
+
 LINGER = 1.0
 """Seconds, at most, in which clients are told that their connection closes."""
 
@@ -96,7 +103,8 @@ class Service:
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
         self.envoy = self._asked_by_envoy(decider, runner, observer)
         self._tls = _tls(settings)
-        self.server = Server(self._guarded(self._routes(api)), limits=settings.limits, tls=self._tls)
+        handler, self._end_traces = _traced(self._guarded(self._routes(api)))
+        self.server = Server(handler, limits=settings.limits, tls=self._tls)
         self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
 
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -202,6 +210,7 @@ class Service:
         if self.envoy.source is not None:
             self.envoy.source.close()
         self.metrics.close()
+        self._end_traces()
         if isinstance(self._limiter, AsyncLimiter):
             await self._limiter.close()
         else:
@@ -219,6 +228,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, service.reload)
+        loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)
 
@@ -270,6 +280,19 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _traced(handler: Handler) -> tuple[Handler, Callable[[], None]]:
+    """The handler, with traces if OpenTelemetry's variables ask for them; and what to call in the end."""
+    asked = next((name for name in TRACES if os.environ.get(name, "none") != "none"), None)
+    if asked is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return handler, lambda: None
+    try:
+        from penstock.observability.otel import from_environment  # nobody pays for it who does not want it
+    except ModuleNotFoundError:
+        raise InvalidOption(f"{asked}: traces need the extra otel (pip install 'penstock[otel]')") from None
+    traced = from_environment(handler, [*PATHS, LIVE, READY, METRICS])
+    return traced, traced.close
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -90,13 +91,24 @@ class Load:
         self.answered = self.failed = self.told_to_close = 0
         self._port, self._connections = port, connections
         self._stop = False
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         body = b'{"descriptor":{"path":"/","ip":"192.0.2.1"}}'
         self._request = b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
-    def stop(self) -> None:
-        self._stop = True
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-    async def run(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._thread.join()
+
+    def go_on(self, more: int = 200) -> None:
+        """Wait until so many more requests were answered."""
+        enough = self.answered + more
+        wait_until(lambda: self.answered >= enough, f"{more} answers", pause=0.01)
+
+    async def _run(self) -> None:
         await asyncio.gather(*(self._ask_on() for _ in range(self._connections)))
 
     async def _ask_on(self) -> None:

@@ -27,7 +27,7 @@ def test_in_an_empty_folder_it_writes_rules_serves_them_and_says_how_to_ask() ->
         (line,) = service.wait_for(r"\n  (curl .*)\n")
         assert (service.place.folder / "penstock.yaml").read_text() == EXAMPLE
         answers = [subprocess.check_output(["/bin/sh", "-c", line], text=True, timeout=DEADLINE) for _ in range(6)]
-        assert [f'"allowed":{said}' in answer for said, answer in zip(["true"] * 5 + ["false"], answers)] == [True] * 6
+        assert ['"allowed":true' in answer for answer in answers] == [True] * 5 + [False]
         service.signal(signal.SIGTERM)
         assert service.ended() == 0
 
@@ -39,7 +39,9 @@ def test_rules_that_are_there_are_left_alone_and_followed() -> None:
         assert (service.place.folder / "penstock.yaml").read_text() == rules
         (service.place.folder / "penstock.yaml").write_text(rules.replace("1/hour", "2/hour"))
         service.wait_for("rules are in force", 2)
-        assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False], "one more, and what was used stays"
+        assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False], (
+            "one more, and what was used stays"
+        )
 
 
 def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None:
@@ -64,7 +66,9 @@ def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
 
 def test_when_tokens_are_set_nothing_but_health_is_open() -> None:
     with Serving(PENSTOCK_TOKENS=TOKEN) as service, service.client() as client:
-        assert {path: client.get(path).status_code for path in ("/livez", "/readyz", "/metrics", "/v1/openapi.json")} == {
+        assert {
+            path: client.get(path).status_code for path in ("/livez", "/readyz", "/metrics", "/v1/openapi.json")
+        } == {
             "/livez": 200,
             "/readyz": 200,
             "/metrics": 401,

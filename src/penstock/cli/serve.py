@@ -32,6 +32,8 @@ from penstock.service.inheriting import Inherited
 from penstock.service.listening import Address, Listening, inherited
 from penstock.settings import SETTINGS, Setting, Settings, load
 
+log = logging.getLogger("penstock.service")
+
 FAULTY, NOT_UNDERSTOOD = 1, 2
 
 BODY = '{"descriptor": {"path": "/search", "ip": "192.0.2.1"}}'
@@ -101,6 +103,8 @@ def _serve(settings: Settings, command: list[str], console: Console, *, looked_a
         bootstrap.run(service, inherited(worker.listening), Quiet(), worker)
         return
     _write_example(settings)
+    if settings.shared and settings.token_secret is None:
+        log.warning("token_secret is not set: receipts of this host will mean nothing to others, and end with it")
     with Listening(settings.listen) as listening:
         if settings.workers > 1:
             raise typer.Exit(_supervise(settings, listening, command, console, looked_at=looked_at))
