@@ -1,7 +1,7 @@
 """`ShouldRateLimit` by Penstock's own rules: every descriptor of a request is checked as any other descriptor is.
 
-The entries of a descriptor are its entries by their keys (of a key that comes twice, the first), and `domain` is the
-domain. So the rule
+The entries of a descriptor are its entries by their keys (of a key that comes twice, the first). `domain` is the
+domain, and `entries` are the keys in their order, with commas between. So the rule
 
     - {id: per-address, match: {domain: edge}, key: remote_address, quota: 100/minute}
 
@@ -22,7 +22,7 @@ from penstock.ruling import Ruling
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
-from penstock.service.envoy.config import UNITS, UNITS_BY_NUMBER
+from penstock.service.envoy.config import DOMAIN, ENTRIES, UNITS, UNITS_BY_NUMBER
 from penstock.service.envoy.limiting import Question
 from penstock.service.envoy.planning import PLAIN_OK, UNLIMITED_OK, read_request
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
@@ -30,7 +30,6 @@ from penstock.service.grpc_framing import Status
 
 log = logging.getLogger("penstock.service")
 
-DOMAIN = "domain"
 RETRY_AFTER = answers.header_name("retry-after")
 REFUSED = answers.status(OVER_LIMIT, b"", 0, 0)
 UNIT_NUMBERS = {unit.seconds * 1_000_000: unit.number for unit in UNITS_BY_NUMBER.values()}
@@ -92,6 +91,7 @@ class ByRules:
         for position, descriptor in enumerate(request.descriptors):
             described = {entry.key: entry.value for entry in reversed(descriptor.entries)}
             described[DOMAIN] = request.domain
+            described[ENTRIES] = ",".join([entry.key for entry in descriptor.entries])
             cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
             then = partial(waiting.decided, position)
             try:
