@@ -337,7 +337,7 @@ class Http1(Connection):
 
     def retire(self) -> None:
         self._draining = True
-        if self.calls:
+        if self.calls and not self.calls[-1].answered:  # else it is too late to tell the peer with this answer
             self.drain()
 
     def drain(self) -> None:
