@@ -97,7 +97,7 @@ class Http1(Connection):
         # Whether to read and to write.
         self._blocked = False  # the peer leaves too much unread
         self._full = False  # that, or too many calls are under way: nothing is read
-        self._draining = False  # the request that has come in part, if any, is the last
+        self._draining = traffic.retiring  # the request that has come in part, if any, is the last
         self._last = False  # no more calls are taken; it closes when all are answered
         self._dropped = False  # something was not read that the peer has sent
         self._lingers = False  # all is answered, and the peer has been told that nothing more will come
@@ -335,6 +335,11 @@ class Http1(Connection):
                 self.abort()
         else:
             self._transport.close()
+
+    def retire(self) -> None:
+        self._draining = True
+        if self.calls and not self.calls[-1].answered:  # else it is too late to tell the peer with this answer
+            self.drain()
 
     def drain(self) -> None:
         self._draining = True
