@@ -25,7 +25,7 @@ from penstock.events import (
 )
 from penstock.model import Verdict
 from penstock.observability import metrics as module
-from penstock.observability import series
+from penstock.observability import exposition, series
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
@@ -316,3 +316,16 @@ async def test_figures_that_cannot_be_written_are_no_reason_to_stop(
     metrics.close()
     assert call.status == 500
     assert "could not be written: No such file" in caplog.text
+
+
+async def test_a_scrape_that_fails_leaves_the_next_one_alone(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Iterator[list[str]]:
+        yield ["half"]
+        raise ValueError
+
+    first, second = Scrape(), Scrape()
+    with monkeypatch.context() as patched:
+        patched.setattr(exposition, "lines", broken)
+        await scraped(metrics, first)
+    await scraped(metrics, second)
+    assert (first.status, second.status) == (500, 200)
