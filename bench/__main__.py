@@ -31,6 +31,9 @@ from bench import (
     redis_topologies,
     resilience,
     rules,
+    service_envoy,
+    service_grpc,
+    service_http,
     shedding,
     threads,
     waiting,
@@ -60,6 +63,9 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
     "resilience": resilience.measure,
+    "service_envoy": service_envoy.measure,
+    "service_grpc": service_grpc.measure,
+    "service_http": service_http.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

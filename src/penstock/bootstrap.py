@@ -40,6 +40,11 @@ from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api, AuthzOptions
 from penstock.service.auth import Guarded
 from penstock.service.deciding import Decider
+from penstock.service.envoy.environment import read_environment
+from penstock.service.envoy.http import HEALTHCHECK
+from penstock.service.envoy.parts import Parts, by_rules, configured
+from penstock.service.envoy.protocol import HEALTH_CHECK
+from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
 from penstock.service.inheriting import Inherited
@@ -55,6 +60,9 @@ from penstock.settings import Settings
 log = logging.getLogger("penstock.service")
 
 METRICS = b"/metrics"
+OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
+"""What may be asked without saying who asks."""
+
 FIGURES = "PENSTOCK_INHERITED_FIGURES"
 """Where the workers of a supervisor pool their figures."""
 
@@ -93,6 +101,7 @@ class Service:
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
+        self.envoy = self._asked_by_envoy(decider, runner, observer)
         self._tls = _tls(settings)
         handler, self._end_traces = _traced(self._guarded(self._routes(api)))
         self.server = Server(handler, limits=settings.limits, tls=self._tls)
@@ -101,6 +110,8 @@ class Service:
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. `ready` is called when connections are accepted."""
         self.rules.start()
+        if self.envoy.source is not None:
+            self.envoy.source.start()
         self.metrics.start()
         await self.server.listen(sockets)
         gc.collect()
@@ -116,6 +127,8 @@ class Service:
     def reload(self) -> None:
         """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""
         self.rules.ask()
+        if self.envoy.source is not None:
+            self.envoy.source.ask()
         if self._tls is not None:
             self._tls.renew()
         if self._enforcer.directory is not None:
@@ -140,15 +153,39 @@ class Service:
         waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
         return waiting, AsyncEnforcer(self.rules, waiting, directory=directory), Soon(waiting)
 
+    def _asked_by_envoy(self, decider: Decider, runner: Runner, observer: Observer) -> Parts:
+        """What Envoy asks: by its own configuration if there is one, else by the rules."""
+        settings = self.settings
+
+        def ready() -> bool:
+            return self.health.state().ready
+
+        if settings.envoy_config is None:
+            return by_rules(decider, ready=ready)
+        deployed = read_environment(os.environ)
+        return configured(
+            settings.envoy_config,
+            runner,
+            ready=ready,
+            options=deployed.options._replace(count_denied=settings.envoy_count_denied),
+            conduct=deployed.conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
+            observer=observer,
+            hook=self._hook,
+            budget=decider.budget,
+        )
+
     def _routes(self, api: Api) -> Handler:
-        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health}
+        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}
         if self.settings.metrics:
             exact[METRICS] = self.metrics
-        return Routes(exact, {}, otherwise=api)  # which knows what to say of a path that is none
+        grpc = Grpc(self.envoy.methods)
+        return Routes(
+            exact, dict.fromkeys(self.envoy.services, grpc), otherwise=api
+        )  # which knows what to say of a path that is none
 
     def _guarded(self, handler: Handler) -> Handler:
         tokens, names = self.settings.tokens, self.settings.client_names
-        return Guarded(handler, tokens, (LIVE, READY), names=names) if tokens or names else handler
+        return Guarded(handler, tokens, OPEN, names=names) if tokens or names else handler
 
     def _breakers(self) -> Mapping[str, str]:
         breakers = getattr(self._limiter.store, "breakers", None)
@@ -170,6 +207,8 @@ class Service:
 
     async def _close(self) -> None:
         self.rules.close()
+        if self.envoy.source is not None:
+            self.envoy.source.close()
         self.metrics.close()
         self._end_traces()
         if isinstance(self._limiter, AsyncLimiter):
