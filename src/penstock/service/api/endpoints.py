@@ -23,7 +23,7 @@ from penstock.quota import CONCURRENCY
 from penstock.rules.explaining import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
-from penstock.service.api.problems import Unacceptable, problem_of
+from penstock.service.api.problems import Unacceptable, note, problem_of
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.tokens import Tokens
@@ -101,6 +101,7 @@ class Endpoints:
             try:
                 self.check(cast("bytes", check), expires, batch, part)
             except Exception as error:
+                note("/v1/check/batch", error)
                 part.fail(error)
         together.told(0)
 

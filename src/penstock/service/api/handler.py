@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from traceback import format_tb
-
-from penstock.errors import PenstockError
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
 from penstock.service.api.endpoints import Endpoints, Reply
-from penstock.service.api.problems import TYPE, UNREADABLE, Unacceptable, answer_of
+from penstock.service.api.problems import TYPE, Unacceptable, answer_of, note
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider
 from penstock.service.observing import Observer
 from penstock.service.running import Runner
 from penstock.service.tokens import Tokens
 from penstock.service.wire.calls import Call, Head
-
-log = logging.getLogger("penstock.service")
 
 JSON = Head(200, [(b"content-type", b"application/json")])
 POST_ONLY = Head(405, [TYPE, (b"allow", b"POST")])
@@ -69,7 +63,7 @@ class Api:
                 try:
                     endpoint(call.body, call.expires, batch, reply)
                 except Exception as error:
-                    _note(route, error)
+                    note(route, error)
                     reply.fail(error)
             elif found is None and self._authz.knows(call.path):
                 self._authz.take(call, batch)
@@ -110,10 +104,3 @@ class _Answer(Reply):
 def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
     call.answer(head, body)
     batch.answered(route, head.status)
-
-
-def _note(route: str, error: Exception) -> None:
-    """A caller's fault is its own business; one of ours is logged."""
-    if not isinstance(error, (PenstockError, *UNREADABLE)):
-        where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-        log.error("%s: a fault of our own, %s:\n%s", route, type(error).__name__, where)
