@@ -61,7 +61,7 @@ class Api:
                 endpoint, route = found
                 reply = _Answer(call, batch, route)
                 try:
-                    endpoint(call.body, call.expires, batch, reply)
+                    endpoint(call.body, reply)
                 except Exception as error:
                     note(route, error)
                     reply.fail(error)
@@ -86,19 +86,20 @@ class Api:
 class _Answer(Reply):
     """Tells a call what came of it."""
 
-    __slots__ = ("_batch", "_call", "route")
+    __slots__ = ("_call", "_route")
 
     def __init__(self, call: Call, batch: Batch, route: str) -> None:
-        self._call, self._batch, self.route = call, batch, route
+        self.batch, self.expires = batch, call.expires  # not by the constructor above: every call comes through here
+        self._call, self._route = call, route
 
     def tell(self, body: bytes) -> None:
         self._call.answer(JSON, body)
-        self._batch.answered(self.route, 200)
+        self.batch.answered(self._route, 200)
 
     def fail(self, error: Exception) -> None:
         head, body = answer_of(error)
         self._call.answer(head, body)
-        self._batch.answered(self.route, head.status)
+        self.batch.answered(self._route, head.status)
 
 
 def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
