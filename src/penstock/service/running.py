@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from penstock.clock import Micros
+from penstock.errors import StoreError
 from penstock.limiter import AsyncLimiter, Limiter
-from penstock.model import Op, Outcome
+from penstock.model import Failed, Op, Outcome
 
 Done: TypeAlias = Callable[[list[Outcome]], None]
 
@@ -46,4 +47,10 @@ class Soon:
         task.add_done_callback(self._tasks.discard)
 
     async def _await(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
-        done(await self._run(ops, deadline))
+        outcomes: list[Outcome]
+        try:
+            outcomes = await self._run(ops, deadline)
+        except Exception as error:  # a fault of our own: whoever waits must hear of it
+            outcomes = [Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")]
+            outcomes *= len(ops)
+        done(outcomes)

@@ -1,0 +1,5 @@
+"""The decision API: HTTP and JSON, for any language. `Api` is the handler of all paths under `/v1/`."""
+
+from penstock.service.api.handler import Api
+
+__all__ = ["Api"]

@@ -1,0 +1,62 @@
+"""A verdict as callers get it: whether and why, what is left, and headers ready to copy to the response."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from penstock.clock import SECOND
+from penstock.headers import OK, TOO_MANY, Header, HeaderWriter
+from penstock.model import Verdict
+from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
+from penstock.service.api import bodies
+from penstock.service.api.bodies import encode
+from penstock.service.tokens import Tokens
+
+STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
+_NO_QUOTA = (UNLIMITED, BLOCKED, SHED)
+
+
+class Verdicts:
+    """Writes verdicts."""
+
+    def __init__(self, writer: HeaderWriter, tokens: Tokens) -> None:
+        self._writer, self._tokens = writer, tokens
+
+    def headers(self, verdict: Verdict) -> list[Header]:
+        """What the client is told with the response."""
+        return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
+
+    def write(self, verdict: Verdict, *, receipt: bool = False) -> bytes:
+        """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted."""
+        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, _, *_ = verdict
+        reason = "" if allowed else reason_of(verdict)
+        source = verdict.source
+        known = quota not in _NO_QUOTA and source in ("store", "local")
+        answer = bodies.Verdict(
+            allowed,
+            STATUSES.get(reason, TOO_MANY),
+            reason,
+            "",
+            quota.limit if known else None,
+            remaining if known else None,
+            retry_after / SECOND,
+            reset_after / SECOND,
+            delay / SECOND,
+            source,
+            source != "store",
+            dict(self.headers(verdict)),
+        )
+        if verdict.__class__ is Ruling:
+            _add_rules(answer, verdict)
+        if receipt and allowed:
+            answer.receipt = self._tokens.seal(verdict.receipt, at)
+        return encode(answer)
+
+
+def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:
+    answer.rule = ruling.rule
+    answer.version = ruling.version
+    if not answer.allowed and (message := ruling.message) is not None:
+        answer.message = message
+    if ruling.plan[0].has_shadows:
+        answer.would_refuse = ruling.would_refuse or UNSET
