@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Seconds within which half, and all but a hundredth, were answered; None if nothing was, or it is off the scale."""
+    """Seconds within which half, and 99 of 100, were answered; None if nothing was, or it is off the scale."""
 
     half: float | None
     most: float | None

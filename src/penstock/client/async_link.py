@@ -1,8 +1,8 @@
-"""Connections for asyncio: what callers ask in one turn of the loop is written in one go, and reaches the service as one
-batch.
+"""Connections for asyncio: what callers ask in one turn of the loop is written in one go, and reaches the service as
+one batch.
 
-A connection is shared: replies come in the order of the questions. Who gives up leaves his reply to be dropped; if it is
-overdue by a second, the connection is closed, because those behind it wait in vain.
+A connection is shared: replies come in the order of the questions. Who gives up leaves his reply to be dropped; if it
+is overdue by a second, the connection is closed, because those behind it wait in vain.
 """
 
 from __future__ import annotations

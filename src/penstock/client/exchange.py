@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT = 0.25
 """Seconds that a call may take, connecting included."""
 
 LONGEST_TIMEOUT = 3_600
-UNWELL = (500, 502, 503, 504)
+UNWELL = (500, 502, 504)
 
 log = logging.getLogger("penstock.client")
 
