@@ -7,6 +7,7 @@ owes its peer an order keeps it.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
@@ -85,7 +86,7 @@ class Handler(Protocol):
         """Answer each of them, now or later. Never blocks. Whatever it raises, unanswered calls are answered 500."""
 
 
-class Connection(ABC):
+class Connection(asyncio.Protocol, ABC):
     """One peer, in one protocol."""
 
     __slots__ = ()
@@ -101,3 +102,7 @@ class Connection(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Close at once."""
+
+    @abstractmethod
+    def sweep(self, now: float) -> None:
+        """End what takes too long. Called every second or so, in place of a timer for every request."""

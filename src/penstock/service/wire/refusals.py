@@ -1,0 +1,50 @@
+"""What a server tells a peer whose request it cannot take: a problem with a code and a detail."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from penstock.service.wire.calls import Head
+
+PROBLEM = (b"content-type", b"application/problem+json")
+
+
+class Refused(Exception):
+    """A request that is not handed on. Its connection closes, because where the next one would begin is not known."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+
+    @property
+    def head(self) -> Head:
+        return Head(self.status, [PROBLEM])
+
+    @property
+    def body(self) -> bytes:
+        problem = {"title": self.status.phrase, "status": self.status, "code": self.code, "detail": self.detail}
+        return json.dumps(problem, separators=(",", ":")).encode()
+
+
+def malformed(detail: str) -> Refused:
+    """Not HTTP, or HTTP that two servers could read in two ways."""
+    return Refused(HTTPStatus.BAD_REQUEST, "malformed", detail)
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", f"expected a body of at most {limit} bytes")
+
+
+def too_slow(seconds: float) -> Refused:
+    detail = f"expected a request to be sent within {seconds:g} seconds"
+    return Refused(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail)
+
+
+def head_too_large(start: bytes, limit: int) -> Refused:
+    """`start`: the head, as much of it as has come."""
+    if b"\r\n" not in start[:limit]:
+        detail = f"expected a request line within a head of at most {limit} bytes"
+        return Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "target_too_long", detail)
+    detail = f"expected a head of at most {limit} bytes"
+    return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", detail)

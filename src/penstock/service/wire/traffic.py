@@ -1,0 +1,51 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+
+from penstock.clock import SystemClock
+from penstock.service.wire.calls import Connection
+from penstock.service.wire.limits import Limits
+from penstock.service.wire.requests import Requests
+from penstock.service.wire.turns import Turns
+
+
+class Traffic:
+    """The connections that are open, where their calls go, and what they put up with.
+
+    `date` is a line of HTTP/1.1, good for about a second: making it for every answer would cost more than the answer.
+    """
+
+    __slots__ = ("_emptied", "connections", "date", "limits", "requests", "turns")
+
+    def __init__(self, turns: Turns, limits: Limits) -> None:
+        self.turns, self.limits = turns, limits
+        self.connections: set[Connection] = set()
+        self.requests = Requests(limits)
+        self._emptied: Callable[[], object] | None = None
+        self.renew_date()
+
+    def renew_date(self) -> None:
+        self.date = b"date: %b\r\n" % formatdate(SystemClock.time_ns() // 1_000_000_000, usegmt=True).encode()
+
+    @property
+    def full(self) -> bool:
+        return len(self.connections) >= self.limits.connections
+
+    def enter(self, connection: Connection) -> None:
+        """A connection is open."""
+        self.connections.add(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """It is open no more."""
+        self.connections.discard(connection)
+        if not self.connections and self._emptied is not None:
+            self._emptied()
+
+    def when_empty(self, emptied: Callable[[], object]) -> None:
+        """Call `emptied` when the last connection has left, or now if there is none."""
+        self._emptied = emptied
+        if not self.connections:
+            emptied()
