@@ -80,10 +80,10 @@ def _acquire(op: Acquire) -> Question:
     cost = max(ask.cost for ask in op.asks)
     asked: dict[str, object] = {"key": key, "quota": _texts(tuple(ask.quota for ask in op.asks)), "cost": cost}
     if op.dry:
-        return question(b"/v1/peek", asked | {"decisions": True}, safe=True)
+        return question(b"/v1/peek", asked, safe=True)
     if op.id is not None:
         asked["id"] = id_text(op.id)
-    return question(b"/v1/acquire", asked | {"receipt": True, "decisions": True}, safe=op.id is not None)
+    return question(b"/v1/acquire", asked | {"receipt": True}, safe=op.id is not None)
 
 
 def _amend(op: Amend) -> Question:
@@ -104,7 +104,7 @@ def _reset(ops: Sequence[Reset]) -> Planned:
 
 def check(descriptor: Mapping[str, object], cost: int, request_id: bytes | None) -> dict[str, object]:
     """A request by rules."""
-    asked: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True, "decisions": True}
+    asked: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True}
     return asked if request_id is None else asked | {"id": id_text(request_id)}
 
 

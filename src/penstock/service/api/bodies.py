@@ -90,12 +90,29 @@ class Places(Struct, forbid_unknown_fields=True, gc=False):
 # ---------------------------------------------------------------- what is answered
 
 
+class Decision(Struct, gc=False):
+    """The answer to one ask of a request, in the order asked. `charged` says whether its counter was."""
+
+    rule: str
+    quota: str
+    cost: int
+    allowed: bool
+    remaining: int
+    retry_after: float
+    reset_after: float
+    more_after: float
+    delay: float
+    advisory: bool
+    charged: bool
+
+
 class Verdict(Struct, gc=False):
     """The answer to a request.
 
     - `status`: what the caller may answer its own client with: 200, or 429, 403, 503.
     - `limit`, `remaining`: null where no quota applies.
     - `message`: what the rule wants a refused client to be told, if it says so.
+    - `decisions`: of each counter, where a receipt was wanted or nothing is charged.
     """
 
     allowed: bool
@@ -114,6 +131,7 @@ class Verdict(Struct, gc=False):
     message: str | UnsetType = UNSET
     would_refuse: tuple[str, ...] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
+    decisions: list[Decision] | UnsetType = UNSET
 
 
 class Amended(Struct, gc=False):

@@ -117,7 +117,7 @@ class Endpoints:
     def peek(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _peek(body)
         if _names_rules(sent):
-            then = partial(self._ruled, reply, False)
+            then = partial(self._ruled, reply, False, dry=True)
             known = self._decider.check(
                 batch, cast("dict[str, object]", sent.descriptor), sent.cost, dry=True, expires=expires, then=then
             )
@@ -150,11 +150,11 @@ class Endpoints:
         if known is not None:
             reply.tell(self._verdicts.write(known, receipt=receipt))
 
-    def _ruled(self, reply: Reply, receipt: bool, result: Result) -> None:
+    def _ruled(self, reply: Reply, receipt: bool, result: Result, *, dry: bool = False) -> None:
         if isinstance(result, PenstockError):
             reply.fail(result)
         else:
-            reply.tell(self._verdicts.write(result, receipt=receipt))
+            reply.tell(self._verdicts.write(result, receipt=receipt, decisions=dry))
 
     def _by_quota(
         self,
@@ -180,7 +180,7 @@ class Endpoints:
         except PenstockError as error:
             reply.fail(error)
             return None
-        reply.tell(self._verdicts.write(verdict, receipt=receipt))
+        reply.tell(self._verdicts.write(verdict, receipt=receipt, decisions=dry))
         return None if dry else verdict
 
     # ------------------------------------------------------------ amending

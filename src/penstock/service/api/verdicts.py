@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from penstock.clock import SECOND
 from penstock.headers import OK, TOO_MANY, Header, HeaderWriter
-from penstock.model import Verdict
+from penstock.model import NOT_CHARGED, Verdict
 from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
 from penstock.service.api import bodies
 from penstock.service.api.bodies import encode
@@ -26,8 +26,11 @@ class Verdicts:
         """What the client is told with the response."""
         return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
 
-    def write(self, verdict: Verdict, *, receipt: bool = False) -> bytes:
-        """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted."""
+    def write(self, verdict: Verdict, *, receipt: bool = False, decisions: bool = False) -> bytes:
+        """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted.
+
+        Who keeps a receipt, or only looks, wants to know of each counter: then there are `decisions` too.
+        """
         (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, _, *_ = verdict
         reason = "" if allowed else reason_of(verdict)
         source = verdict.source
@@ -50,7 +53,30 @@ class Verdicts:
             _add_rules(answer, verdict)
         if receipt and allowed:
             answer.receipt = self._tokens.seal(verdict.receipt, at)
+        if receipt or decisions:
+            answer.decisions = _decisions(verdict)
         return encode(answer)
+
+
+def _decisions(verdict: Verdict) -> list[bodies.Decision]:
+    decisions = verdict.decisions
+    rules = [rule.id for rule in verdict.plan.owners] if isinstance(verdict, Ruling) else [""] * len(decisions)
+    return [
+        bodies.Decision(
+            rule,
+            str(one.quota),
+            one.cost,
+            one.allowed,
+            one.remaining,
+            one.retry_after,
+            one.reset_after,
+            one.more_after,
+            one.delay,
+            one.advisory,
+            one.mark != NOT_CHARGED,
+        )
+        for one, rule in zip(decisions, rules, strict=False)  # none of them, where no counter was asked
+    ]
 
 
 def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:
