@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from penstock.client.answers import Ruling, TokenReceipt, bare, verdict_of
 from penstock.client.exchange import Question
@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.inspection import Explained, Explanation, Inspection
 from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Decision, Failed, Key, Op, Outcome, Reset, Verdict
-from penstock.quota import CONCURRENCY, MIN_INTERVAL, Quota
+from penstock.quota import CONCURRENCY, Quota
 
 ERRORS: Mapping[str, type[InvalidInput]] = {
     "invalid_quota": InvalidQuota,
@@ -42,33 +42,16 @@ FORBIDDEN = (401, 403)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Planned(NamedTuple):
-    """A question, and the operations that its reply answers."""
-
-    question: Question
-    ops: Sequence[Op]
-
-
 # ---------------------------------------------------------------- questions
 
 
-def plan(ops: Sequence[Op]) -> list[Planned]:
-    """One question per operation; what is forgotten of one key at once is one question."""
-    planned: list[Planned] = []
-    for op in ops:
-        if isinstance(op, Acquire):
-            planned.append(Planned(_acquire(op), (op,)))
-        elif isinstance(op, Amend):
-            planned.append(Planned(_amend(op), (op,)))
-        elif planned and (resets := _resets(planned[-1])) and resets[0].key == op.key:
-            planned[-1] = _reset([*resets, op])
-        else:
-            planned.append(_reset([op]))
-    return planned
-
-
-def _resets(planned: Planned) -> list[Reset]:
-    return [op for op in planned.ops if isinstance(op, Reset)]
+def question_of(op: Op) -> Question:
+    """What to ask for an operation."""
+    if isinstance(op, Acquire):
+        return _acquire(op)
+    if isinstance(op, Amend):
+        return _amend(op)
+    return question(b"/v1/reset", {"key": op.key, "quota": str(op.quota)}, safe=True)
 
 
 def _acquire(op: Acquire) -> Question:
@@ -78,7 +61,7 @@ def _acquire(op: Acquire) -> Question:
             "a request of several keys, or an advisory one: a service decides these by rules of its own"
         )
     cost = max(ask.cost for ask in op.asks)
-    asked: dict[str, object] = {"key": key, "quota": _texts(tuple(ask.quota for ask in op.asks)), "cost": cost}
+    asked: dict[str, object] = {"key": key, "quota": [str(ask.quota) for ask in op.asks], "cost": cost}
     if op.dry:
         return question(b"/v1/peek", asked, safe=True)
     if op.id is not None:
@@ -95,11 +78,6 @@ def _amend(op: Amend) -> Question:
         asked["units"] = op.units
     safe = op.verb != "refund" or receipt.record is not None
     return question(b"/v1/" + op.verb.encode(), asked, safe=safe)
-
-
-def _reset(ops: Sequence[Reset]) -> Planned:
-    asked = {"key": ops[0].key, "quota": _texts(tuple(op.quota for op in ops))}
-    return Planned(question(b"/v1/reset", asked, safe=True), ops)
 
 
 def check(descriptor: Mapping[str, object], cost: int, request_id: bytes | None) -> dict[str, object]:
@@ -123,44 +101,18 @@ def id_text(request_id: bytes) -> str:
         return f"base64:{urlsafe_b64encode(request_id).decode()}"
 
 
-@lru_cache(4_096)
-def _texts(parts: tuple[Quota, ...]) -> list[str]:
-    """Quotas as they are written, from the counters behind them: an interval belongs to the rate before it."""
-    wholes: list[Quota] = []
-    for part in parts:
-        if part.algorithm == MIN_INTERVAL and wholes and wholes[-1].name == part.name:
-            wholes[-1] = _with_interval(wholes[-1], part.period_us)
-        else:
-            wholes.append(part)
-    return [str(whole) for whole in wholes]
-
-
-def _with_interval(rate: Quota, interval: Micros) -> Quota:
-    return Quota._of(
-        rate.limit,
-        rate.calendar or rate.period_us,
-        rate.algorithm,
-        burst=rate.burst,
-        queue=rate.queue,
-        min_interval_us=interval,
-        penalty_us=rate.penalty_us,
-        count_denied=rate.count_denied,
-        name=rate.name,
-    )
-
-
 # ---------------------------------------------------------------- outcomes
 
 
-def outcomes(planned: Planned, reply: Reply, now: Micros, place: str) -> list[Outcome]:
-    """What a reply means for the operations that were asked about. What is the caller's fault is raised."""
+def outcome(op: Op, reply: Reply, now: Micros, place: str) -> Outcome:
+    """What a reply means for the operation that was asked about. What is the caller's fault is raised."""
     told = body_of(reply, place)
     if isinstance(told, Failed):
-        return [told] * len(planned.ops)
+        return told
     try:
-        return [_outcome(op, told, now) for op in planned.ops]
+        return _outcome(op, told, now)
     except (KeyError, TypeError, ValueError):
-        return [senseless(place)] * len(planned.ops)
+        return senseless(place)
 
 
 def _outcome(op: Op, told: Mapping[str, Any], now: Micros) -> Outcome:
@@ -237,14 +189,8 @@ def _inspection(told: Mapping[str, Any]) -> Inspection:
     return Inspection(quota(told["quota"]), *counts, float(told["blocked_for"]), float(told["reset_after"]))
 
 
-@lru_cache(4_096)
-def quota(text: str) -> Quota:
-    """A quota that a service speaks of; an interval on its own is one of them."""
-    words = text.split()
-    if words[:1] != ["min_interval"]:
-        return Quota.parse(text)
-    whole = Quota.parse(f"1/second {text}")
-    return whole.parts[1]
+quota = lru_cache(4_096)(Quota.parse)
+"""A quota that a service speaks of."""
 
 
 def _micros(seconds: float) -> Micros:

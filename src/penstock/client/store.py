@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.client.exchange import Guard, Heard, Lost
-from penstock.client.plan import Planned, outcomes, plan
+from penstock.client.plan import outcome, question_of
 from penstock.client.service import AsyncService, Service
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.model import Op, Outcome
@@ -23,9 +23,8 @@ class ServiceStore:
         self._time_ns = (clock or SystemClock()).time_ns
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        planned = plan(ops)
-        heard = self.service.ask([one.question for one in planned], deadline)
-        return _read(planned, heard, self._time_ns() // 1_000, self.service.guard)
+        heard = self.service.ask([question_of(op) for op in ops], deadline)
+        return _read(ops, heard, self._time_ns() // 1_000, self.service.guard)
 
     def close(self) -> None:
         self.service.close()
@@ -39,19 +38,16 @@ class AsyncServiceStore:
         self._time_ns = (clock or SystemClock()).time_ns
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        planned = plan(ops)
-        heard = await self.service.ask([one.question for one in planned], deadline)
-        return _read(planned, heard, self._time_ns() // 1_000, self.service.guard)
+        heard = await self.service.ask([question_of(op) for op in ops], deadline)
+        return _read(ops, heard, self._time_ns() // 1_000, self.service.guard)
 
     async def close(self) -> None:
         await self.service.close()
 
 
-def _read(planned: Sequence[Planned], heard: Sequence[Heard], now: Micros, guard: Guard) -> list[Outcome]:
-    read: list[Outcome] = []
-    for asked, one in zip(planned, heard, strict=True):
-        if isinstance(one, Lost):
-            read += [guard.failed(one)] * len(asked.ops)
-        else:
-            read += outcomes(asked, one, now, guard.place)
-    return read
+def _read(ops: Sequence[Op], heard: Sequence[Heard], now: Micros, guard: Guard) -> list[Outcome]:
+    place = guard.place
+    return [
+        guard.failed(one) if isinstance(one, Lost) else outcome(op, one, now, place)
+        for op, one in zip(ops, heard, strict=True)
+    ]
