@@ -118,8 +118,9 @@ def _contradictions(settings: Settings) -> list[str]:
         ("tls_certificate", "tls_key"),
         ("tls_key", "tls_certificate"),
         ("tls_clients", "tls_certificate"),
+        ("client_names", "tls_clients"),
         ("keys", "keys_secret"),
     ):
-        if getattr(settings, name) is not None and getattr(settings, needed) is None:
+        if getattr(settings, name) not in (None, ()) and getattr(settings, needed) is None:
             faults.append(f"{name} (from {settings.origin(name)}): expected {needed} beside it")
     return faults

@@ -116,6 +116,12 @@ class Settings:
     tls_clients: Path | None = _setting(
         values.existing, None, "authorities (PEM) by which clients must be certified (mTLS)"
     )
+    client_names: tuple[str, ...] = _setting(
+        values.several(values.text),
+        (),
+        "names of certificates that open the API; * is any that is certified",
+        many=True,
+    )
     trusted_proxies: Proxies = _setting(
         values.proxies, 0, "proxies whose X-Forwarded-For is believed: how many, or their networks", many=True
     )
@@ -123,6 +129,7 @@ class Settings:
     drain_seconds: float = _setting(
         values.number(0, 3_600, "seconds"), 10.0, "how long calls under way may take to end when the service stops"
     )
+    metrics: bool = _setting(values.switch, True, "whether GET /metrics is answered")
     limit_head: int = _setting(_BYTES, _LIMITS.head, "bytes of a request's head")
     limit_headers: int = _setting(_COUNT, _LIMITS.headers, "headers of a request")
     limit_body: int = _setting(_BYTES, _LIMITS.body, "bytes of a request's body")

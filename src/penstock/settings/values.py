@@ -160,6 +160,12 @@ def token(value: object) -> str:
     return text
 
 
+def text(value: object) -> str:
+    if isinstance(value, str) and value and value.isprintable():
+        return value
+    raise Unreadable("printable text")
+
+
 def header(value: object) -> str:
     if isinstance(value, str) and _HEADER.fullmatch(value.lower()):
         return value.lower()

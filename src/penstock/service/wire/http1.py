@@ -309,6 +309,11 @@ class Http1(Connection):
         else:
             self._transport.close()
 
+    def retire(self) -> None:
+        self._draining = True
+        if self.calls:
+            self.drain()
+
     def drain(self) -> None:
         self._draining = True
         if not self._partial and not self._full:

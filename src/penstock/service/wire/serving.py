@@ -56,8 +56,12 @@ class Server:
             )
             self._listeners.append(listener)
 
-    async def drain(self, seconds: float) -> None:
-        """Take no more, answer what was taken, close; and cut off what is left after so many seconds."""
+    async def drain(self, seconds: float, linger: float = 0.0) -> None:
+        """Take no more, answer what was taken, close; and cut off what is left after so many seconds.
+
+        A client may be about to ask again on a connection that is open. For `linger` seconds those who do are answered,
+        and told that the connection closes: only who has not asked by then finds it closed.
+        """
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
