@@ -1,12 +1,14 @@
 """`penstock doctor`: look at everything that a service rests on, and say what to do about what is found.
 
-    penstock doctor [--store URL] [--rules FILE] [--secret FILE]... [--url URL] [--json]
+    penstock doctor [--config FILE] [--store URL] [--rules FILE] [--secret FILE]... [--url URL] [--json]
 
 It changes nothing. It ends with 0 if nothing is wrong, 1 if there is a problem; notes and warnings alone end with 0.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,60 +16,53 @@ import typer
 from rich.text import Text
 
 from penstock.cli import examining
-from penstock.cli.connecting import (
-    DEFAULT_URL,
-    FAULTY,
-    TIMEOUT,
-    Ca,
-    Certificate,
-    Json,
-    Key,
-    Url,
-    address,
-    console,
-    say_json,
-)
 from penstock.cli.findings import Finding, Level, worst
-from penstock.client.service import Service
+from penstock.cli.output import FAULTY, NOT_UNDERSTOOD, Json, fail, say, say_json
+from penstock.cli.target import Target, with_target
+from penstock.client.address import DEFAULT_URL
+from penstock.errors import InvalidOption
+from penstock.settings import Settings, load
 
 STYLES: dict[Level, str] = {"fine": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
 
+@with_target
 def doctor(
-    store: Annotated[
-        str | None,
-        typer.Option(envvar="PENSTOCK_STORE", help="The store to look at, such as redis://host.", metavar="URL"),
-    ] = None,
-    rules: Annotated[Path | None, typer.Option(envvar="PENSTOCK_RULES", help="The file of rules to look at.")] = None,
+    target: Target,
+    config: Annotated[Path | None, typer.Option(help="The settings of the service; also PENSTOCK_CONFIG.")] = None,
+    store: Annotated[str | None, typer.Option(help="The store, if not that of the settings.", metavar="URL")] = None,
+    rules: Annotated[Path | None, typer.Option(help="The file of rules, if not that of the settings.")] = None,
     secret: Annotated[
-        list[Path] | None,
-        typer.Option(help="A file that nobody else may read: a key of TLS, API keys. May be repeated."),
+        list[Path] | None, typer.Option(help="A file that nobody else may read. May be repeated.")
     ] = None,
-    url: Url = DEFAULT_URL,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Look at store, clock, rules, packages, files and service, and say what to do. Exits with 1 if there is a problem.
 
-    What is not named is not looked at, except packages and the service at its usual place.
+    What is looked at follows from the settings that `penstock serve` would have here: the same variables, the same
+    file.
     """
-    found = examining.packages()
-    secrets = [*(secret or []), *([key] if key else [])]
-    if rules is not None:
-        found += examining.rules(rules)
-    found += examining.files([rules] if rules and rules.exists() else [], secrets)
-    if store is not None:
-        found += examining.store(store)
-    asked = Service(address(url, ca, certificate, key), TIMEOUT)
+    logging.getLogger("penstock").addHandler(logging.NullHandler())  # what it would say is among the findings
     try:
-        found += examining.service(asked, expected=url != DEFAULT_URL)
-    finally:
-        asked.close()
+        settings = load({"store": store, "rules": rules and str(rules)}, os.environ, config)
+    except InvalidOption as error:
+        fail(str(error), NOT_UNDERSTOOD)
+    found = examining.packages()
+    if settings.rules.exists() or settings.origin("rules") != "default":
+        found += examining.rules(settings.rules)
+    found += examining.files(*_files(settings, [*(secret or []), target.client_key, config]))
+    found += examining.store(settings.store)
+    with target.service() as service:
+        found += examining.service(service, expected=target.url != DEFAULT_URL)
     _say(found, as_json=as_json)
     if worst(found) == "problem":
         raise typer.Exit(FAULTY)
+
+
+def _files(settings: Settings, named: list[Path | None]) -> tuple[list[Path], list[Path]]:
+    """Those that nobody else may change, and those that nobody else may read."""
+    secrets = [settings.tls_key, settings.keys, *named]
+    return [settings.rules] if settings.rules.exists() else [], [path for path in secrets if path is not None]
 
 
 def _say(found: list[Finding], *, as_json: bool) -> None:
@@ -78,8 +73,8 @@ def _say(found: list[Finding], *, as_json: bool) -> None:
     for about, level, says, advice in found:
         line = Text.assemble((f"{level:<{width}}  ", STYLES[level]), (about, "bold"), ": ", says)
         if advice:
-            line.append(f"\n{'':<{width}}  → {advice}", "dim" if level == "note" else "")
-        console().print(line)
+            line.append(f"\n{'':<{width}}  → {advice}")
+        say(line)
     counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
     words = [f"{number} {level}{'' if number == 1 else 's'}" for level, number in counts.items()]
-    console().print(Text(", ".join(words), "bold"))
+    say(Text(", ".join(words), "bold"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import re
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.findings import Asked, Finding, Owned, of_files, of_packages, of_server, of_service
+from penstock.cli.findings import Asked, Finding, Owned, of_files, of_packages, of_server, of_service, parted
 from penstock.client.exchange import Lost, Question
 from penstock.client.service import Service
 from penstock.clock import SECOND, Micros, SystemClock, monotonic
@@ -81,9 +82,7 @@ def service(asked: Service, *, expected: bool) -> list[Finding]:
         told = json.loads(heard.body)
     except ValueError:
         told = None
-    if not isinstance(told, dict):
-        return of_service(asked.address.place, heard.status if heard.status != 200 else 0, {})
-    return of_service(asked.address.place, heard.status, told)
+    return of_service(asked.address.place, heard.status, told if isinstance(told, dict) else {})
 
 
 def store(url: str) -> list[Finding]:
@@ -91,13 +90,15 @@ def store(url: str) -> list[Finding]:
     if url.startswith("memory:"):
         says = "counters are in the process: a restart forgets them, and each process has its own"
         return [Finding("store memory", "note", says, "name a Redis: --store redis://HOST:6379")]
-    try:
-        limiter = Limiter(url, on_failure="raise")
-    except InvalidOption as error:
-        return [Finding("store", "problem", str(error), "see docs/redis.md")]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            limiter = Limiter(url, on_failure="raise")
+        except InvalidOption as error:
+            return [Finding("store", "problem", str(error), "see docs/redis.md")]
+    found = [Finding("store", "warning", *parted(str(one.message).removeprefix("penstock: "))) for one in warned]
     with limiter:
-        found = _decides(limiter)
-        return found if found else _servers(limiter.store)
+        return found + (_decides(limiter) or _servers(limiter.store))
 
 
 def _decides(limiter: Limiter) -> list[Finding]:

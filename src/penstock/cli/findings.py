@@ -65,7 +65,7 @@ def worst(findings: Iterable[Finding]) -> Level:
 def of_server(place: str, asked: Asked) -> list[Finding]:
     """One server of the store."""
     about = f"redis {place}"
-    found = [Finding(about, "problem", *_parted(said)) for said in findings_of_checks(asked.checks)]
+    found = [_of_check(about, said) for said in findings_of_checks(asked.checks)]
     info = asked.checks[0]
     if not isinstance(info, bytes):
         return [one._replace(level="warning") for one in found] + _times(about, asked)
@@ -78,10 +78,17 @@ def of_server(place: str, asked: Asked) -> list[Finding]:
     return found
 
 
-def _parted(said: str) -> tuple[str, str]:
-    """What is so, and what to set."""
+def parted(said: str) -> tuple[str, str]:
+    """What is so, and what to set: behind the last semicolon, or in the brackets at the end."""
     says, _, advice = said.rpartition("; ")
+    if not says and said.endswith(")"):
+        says, _, advice = said[:-1].rpartition(" (")
     return (says, advice) if says else (said, "")
+
+
+def _of_check(about: str, said: str) -> Finding:
+    """What the store says of a server when it connects. A version may have been mended by whoever packaged it."""
+    return Finding(about, "warning" if "CVE-" in said else "problem", *parted(said))
 
 
 def _version(facts: Mapping[str, str]) -> str:
@@ -178,11 +185,12 @@ def of_service(place: str, status: int, told: Mapping[str, object]) -> list[Find
     about = f"service {place}"
     degraded = told.get("degraded")
     reasons = [str(one) for one in degraded] if isinstance(degraded, list) else []
-    if status == 200 and not reasons:
+    if status == 200 and not reasons and told.get("status") == "ready":
         return [Finding(about, "fine", "ready")]
     if reasons:
         advice = "what it says of the store or of the rules has a line of its own here, if you name both"
         return [Finding(about, "warning", f"degraded: {reason}", advice) for reason in reasons]
     if told.get("status") == "draining":
         return [Finding(about, "warning", "is about to stop, and takes no more requests", "ask another one")]
-    return [Finding(about, "problem", f"answers {status}", "see whether something else listens there")]
+    says = f"answers {status}" if status != 200 else "answers what no service says"
+    return [Finding(about, "problem", says, "see whether something else listens there")]

@@ -8,6 +8,7 @@ Figures are those of all workers. `--once` prints one frame and ends, for script
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from threading import Event
 from typing import Annotated, Any
 
@@ -16,58 +17,51 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.connecting import (
-    DEFAULT_URL,
-    TIMEOUT,
-    UNANSWERED,
-    Ca,
-    Certificate,
-    Key,
-    Url,
-    address,
-    console,
-    fail,
-    replied,
-    table,
-)
 from penstock.cli.frames import Frame, Latency, Look, frame, read
-from penstock.client.exchange import Question
+from penstock.cli.output import UNANSWERED, console, fail, seconds, table
+from penstock.cli.target import Target, with_target
+from penstock.client.exchange import Lost, Question
+from penstock.client.replies import Reply
 from penstock.client.service import Service
 from penstock.clock import monotonic
 
 MAX_ROWS = 20
+NO_RULE = "-"
 
 
+@with_target
 def top(
-    url: Url = DEFAULT_URL,
+    target: Target,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3_600)] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per frame, each on a line.")] = False,
 ) -> None:
     """Show what a running service does: decisions and refusals per second and rule, latencies, breakers, rules.
 
     Ends with Ctrl-C, or with 4 if the service cannot be asked.
     """
-    service = Service(address(url, ca, certificate, key), TIMEOUT)
-    try:
+    with target.service() as service, suppress(KeyboardInterrupt):
         before = look(service)
         if once or as_json:
-            while True:
-                before, shown = _next(service, before, interval)
-                _print(shown, as_json=as_json)
-                if once:
-                    return
-        with Live(Text("…"), console=console(), auto_refresh=False, screen=console().is_terminal) as live:
-            while True:
-                before, shown = _next(service, before, interval)
-                live.update(rendered(shown, service.address.place), refresh=True)
-    except KeyboardInterrupt:
-        return
-    finally:
-        service.close()
+            _print_frames(service, before, interval, once=once, as_json=as_json)
+        else:
+            _show_frames(service, before, interval)
+
+
+def _print_frames(service: Service, before: Look, interval: float, *, once: bool, as_json: bool) -> None:
+    while True:
+        before, shown = _next(service, before, interval)
+        _print(shown, as_json=as_json)
+        if once:
+            return
+
+
+def _show_frames(service: Service, before: Look, interval: float) -> None:
+    screen = console()
+    with Live(Text("…"), console=screen, auto_refresh=False, screen=screen.is_terminal) as live:
+        while True:
+            before, shown = _next(service, before, interval)
+            live.update(rendered(shown, service.address.place), refresh=True)
 
 
 def _next(service: Service, before: Look, interval: float) -> tuple[Look, Frame]:
@@ -80,7 +74,7 @@ def look(service: Service) -> Look:
     """What a service says of itself now."""
     place = service.address.place
     heard = service.ask([Question(b"/metrics", None, True), Question(b"/readyz", None, True)])
-    metrics, ready = (replied(one, place) for one in heard)
+    metrics, ready = (_replied(one, place) for one in heard)
     if metrics.status != 200:
         hint = " (expected a token in PENSTOCK_TOKEN)" if metrics.status in (401, 403) else ""
         fail(f"service at {place}: /metrics answers {metrics.status}{hint}", UNANSWERED)
@@ -92,6 +86,12 @@ def look(service: Service) -> Look:
     told = told if isinstance(told, dict) else {}
     degraded = tuple(str(why) for why in told.get("degraded") or ())
     return Look(monotonic(), read(metrics.body.decode()), str(told.get("status", ready.status)), degraded)
+
+
+def _replied(heard: Reply | Lost, place: str) -> Reply:
+    if isinstance(heard, Lost):
+        fail(f"service at {place}: {heard.why}", UNANSWERED)
+    return heard
 
 
 def _print(shown: Frame, *, as_json: bool) -> None:
@@ -111,7 +111,7 @@ def rendered(shown: Frame, place: str = "") -> Group:
         ("penstock", "bold"), f" {place}  " if place else "  ", state,
         f"  workers {shown.workers:.0f}  connections {shown.connections:.0f}",
     )  # fmt: skip
-    rules = f"rules {shown.version or 'none'}, in force for {_span(shown.age)}"
+    rules = f"rules {shown.version or 'none'}, in force for {seconds(shown.age)}"
     breakers = ", ".join(f"{number} {name}" for name, number in sorted(shown.breakers.items())) or "none"
     rates = Text.assemble(
         (_rate(shown.decisions), "bold"), " decisions/s  ",
@@ -146,10 +146,3 @@ def _latency(latency: Latency) -> str:
 
 def _milliseconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds * 1_000:.2f} ms"
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -52,6 +52,7 @@ class Ruling(TokenVerdict):
     - `status`: what to answer a client with: 200, or 429, 403, 503.
     - `headers`: ready to copy to the response; `message`: what the rule wants a refused client to be told.
     - `would_refuse`: the ids of rules in shadow mode that would have refused; `version`: of the rules.
+    - `owners`: the id of the rule behind each of the decisions.
     """
 
     rule: str = ""
@@ -62,6 +63,7 @@ class Ruling(TokenVerdict):
     would_refuse: tuple[str, ...] = ()
     version: str = ""
     each: tuple[Decision, ...] = ()
+    owners: tuple[str, ...] = ()
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

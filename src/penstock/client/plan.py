@@ -161,6 +161,7 @@ def ruling(told: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool)
         answer = (told["allowed"] is True, remaining, *waits, waits[0], _micros(told["delay"]), NOT_CHARGED)
         made = bare(answer, cost, now, source)
     made.each, made.rule, made.reason, made.status = each, told["rule"], told["reason"], told["status"]
+    made.owners = tuple([one["rule"] for one in told["decisions"]])
     made.headers, made.version = told["headers"], told.get("version", "")
     made.message, made.would_refuse = told.get("message"), tuple(told.get("would_refuse", ()))
     return made
