@@ -179,7 +179,7 @@ def document() -> Json:
     }
 
 
-_METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
+_METHODS = ("get", "post")  # any other is as good
 _PROBLEM = {"$ref": "#/components/responses/Problem"}
 _HEADERS = {name: {"schema": {"type": "string"}} for name in ("RateLimit-Policy", "RateLimit", "Retry-After")}
 
