@@ -25,6 +25,7 @@ from penstock.client.exchange import DEFAULT_TIMEOUT
 from penstock.client.front import Descriptor, Request, RuleAsker, WhenGone
 from penstock.client.service import AsyncService, Service
 from penstock.client.store import AsyncServiceStore, ServiceStore
+from penstock.clock import Clock
 from penstock.errors import InvalidRequest
 from penstock.events import Hook, nobody
 from penstock.front import Id, QuotaLike
@@ -41,7 +42,7 @@ class Client(Limiter):
     - `token`: what the service wants to be told, if it does; `tls`: what to trust, and what to show.
     - `timeout`: seconds that a call may take, connecting included.
     - `on_failure`: what happens when the service cannot be asked: "open" (everybody passes), "closed" or "raise".
-    - `hook`: told of events; see `penstock.events`.
+    - `hook`: told of events; see `penstock.events`. `clock`: for tests.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Client(Limiter):
         timeout: float = DEFAULT_TIMEOUT,
         on_failure: WhenGone = "open",
         hook: Hook = nobody,
+        clock: Clock | None = None,
     ) -> None:
         self._service = Service(Address(url, token, tls), timeout, hook)
         self._asker = RuleAsker(self._service.guard, on_failure, hook)
-        super().__init__(ServiceStore(self._service), hook=hook, layers=self._asker.layers)
+        super().__init__(ServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._asker.layers)
         self._owns_store = True
 
     def __repr__(self) -> str:
@@ -171,10 +173,11 @@ class AsyncClient(AsyncLimiter):
         timeout: float = DEFAULT_TIMEOUT,
         on_failure: WhenGone = "open",
         hook: Hook = nobody,
+        clock: Clock | None = None,
     ) -> None:
         self._service = AsyncService(Address(url, token, tls), timeout, hook)
         self._asker = RuleAsker(self._service.guard, on_failure, hook)
-        super().__init__(AsyncServiceStore(self._service), hook=hook, layers=self._asker.layers)
+        super().__init__(AsyncServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._asker.layers)
         self._owns_store = True
 
     def __repr__(self) -> str:
