@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -147,6 +148,10 @@ class _Lanes:
         missing = errand.number - len(errand.replies)
         return [*errand.replies, *[Lost("no answer in time", "unknown")] * missing]
 
+    @property
+    def open(self) -> int:
+        return sum(lane.open for lane in self._lanes)
+
     def _best(self) -> _Lane | None:
         """The least busy one; if even that is busy, another one is on its way."""
         self._lanes = [lane for lane in self._lanes if lane.open]
@@ -203,11 +208,22 @@ class AsyncLinks:
             lanes = self._by_loop.setdefault(loop, _Lanes(self._address))
         return await lanes.exchange(requests, until, fresh=fresh)
 
+    @property
+    def open(self) -> int:
+        """How many connections the running loop has."""
+        lanes = self._by_loop.get(asyncio.get_running_loop())
+        return 0 if lanes is None else lanes.open
+
     def close(self) -> None:
-        """Those of the running loop; others end with theirs."""
-        lanes = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if lanes is not None:
-            lanes.close()
+        """Close those of all event loops: of this one now, of others as soon as they turn."""
+        here = asyncio.get_running_loop()
+        for loop, lanes in list(self._by_loop.items()):
+            if loop is here:
+                lanes.close()
+            else:
+                with suppress(RuntimeError):  # it has ended, and its connections with it
+                    loop.call_soon_threadsafe(lanes.close)
+        self._by_loop.clear()
 
 
 def _waiting(lane: _Lane) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from penstock.client.address import Address
@@ -84,3 +85,4 @@ class AsyncService(_Asked):
     async def close(self) -> None:
         self._closed = True
         self._links.close()
+        await asyncio.sleep(0)  # so that sockets are closed when this returns

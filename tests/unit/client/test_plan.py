@@ -135,7 +135,11 @@ def test_amendments_say_what_each_counter_got_back() -> None:
 
 @pytest.mark.parametrize(
     ("status", "code", "error"),
-    [(422, "cost_exceeds_limit", CostExceedsLimit), (422, "invalid_receipt", InvalidReceipt), (400, "?", InvalidRequest)],
+    [
+        (422, "cost_exceeds_limit", CostExceedsLimit),
+        (422, "invalid_receipt", InvalidReceipt),
+        (400, "?", InvalidRequest),
+    ],
 )
 def test_the_caller_s_fault_is_raised_as_the_library_does(status: int, code: str, error: type[InvalidInput]) -> None:
     with pytest.raises(error, match="cost 9"):
