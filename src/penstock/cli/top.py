@@ -123,7 +123,7 @@ def rendered(shown: Frame, place: str = "") -> Group:
     for row in shown.rows[:MAX_ROWS]:
         share = f"{100 * row.refused / row.decisions:.1f} %" if row.decisions else "–"
         rows.add_row(
-            Text(row.rule),
+            Text("no rule" if row.rule == NO_RULE else row.rule),
             _rate(row.decisions),
             _rate(row.refused),
             share,

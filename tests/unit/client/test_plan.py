@@ -88,7 +88,7 @@ def test_what_may_be_asked_twice_is_known() -> None:
 
 
 def test_ids_of_any_bytes_are_carried() -> None:
-    assert id_text("seven".encode()) == "seven"
+    assert id_text(b"seven") == "seven"
     assert id_text(b"\xff\x00") == "base64:_wA="
 
 
