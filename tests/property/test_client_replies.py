@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +25,7 @@ def _chunked(body: bytes) -> bytes:
 def _fed(data: bytes, cuts: list[int]) -> list[Reply]:
     replies = Replies()
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [reply for start, end in zip(edges, edges[1:], strict=False) for reply in replies.feed(data[start:end])]
+    return [reply for start, end in pairwise(edges) for reply in replies.feed(data[start:end])]
 
 
 @given(st.lists(st.tuples(bodies, st.booleans()), max_size=4), st.lists(st.integers(0, 10_000), max_size=8))

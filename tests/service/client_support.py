@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock import Limiter
+from penstock.client import AsyncClient
 from penstock.clock import Clock
 from penstock.enforcer import Enforcer
 from penstock.rules.parsing import parse
@@ -22,6 +24,7 @@ from penstock.service.running import Now
 from penstock.service.wire.calls import Call, Handler
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
+from penstock.testing.processes import DEADLINE
 from tests.service.harness import Running, serving
 
 TOKEN = "a token of 16 characters or more".replace(" ", "-")
@@ -75,6 +78,13 @@ def served(
     batches = Batches(handler if token is None else Guarded(handler, [token], [b"/livez", b"/readyz"]))
     with serving(batches, tls=tls, limits=limits, family=family, folder=folder) as running:
         yield running, batches
+
+
+async def left(client: AsyncClient) -> None:
+    """Wait until the client has no connection any more."""
+    async with asyncio.timeout(DEADLINE):
+        while client._service._links.open:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.002)
 
 
 @contextmanager

@@ -73,12 +73,15 @@ def _did(asked: Limiter, charged: dict[Any, Verdict], step: tuple[Any, ...], nam
         if verb == "peek":
             return _shown(asked.peek(key, quota, cost))
         if verb == "reset":
-            return asked.reset(key, quota)
+            asked.reset(key, quota)
+            return None
         if last is None or verb == "pass":
             return None
         if verb == "settle":
             return asked.settle(last, cost)
-        return {"refund": asked.refund, "renew": asked.renew, "release": asked.release}[verb](last)
+        if verb == "renew":
+            return asked.renew(last)
+        return asked.refund(last) if verb == "refund" else asked.release(last)
     except ValueError as error:
         return type(error)
 
