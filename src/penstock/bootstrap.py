@@ -22,24 +22,28 @@ from pathlib import Path
 from secrets import token_bytes, token_hex
 from shutil import rmtree
 from socket import socket
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidRules
-from penstock.events import BreakerChanged, LayerFailed, RulesLoaded, RulesRefused
+from penstock.events import Hook
 from penstock.limiter import AsyncLimiter, Limiter
+from penstock.observability.accuracy import Sampler
+from penstock.observability.logs import DenialLog, EventLog
 from penstock.observability.metrics import Metrics
+from penstock.observability.several import Hooks, Observers
 from penstock.observability.shared import prepare
 from penstock.rules.directory import KeyDirectory
 from penstock.rules.key_table import KeyTable
 from penstock.rules.reload import RuleSource
 from penstock.rules.ruleset import RuleSet
-from penstock.service.api import Api
+from penstock.service.api import Api, AuthzOptions
 from penstock.service.auth import Guarded
 from penstock.service.deciding import Decider
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
 from penstock.service.inheriting import Inherited
+from penstock.service.observing import Observer
 from penstock.service.routes import Routes
 from penstock.service.running import Now, Runner, Soon
 from penstock.service.wire.calls import Handler
@@ -73,13 +77,15 @@ class Service:
 
     def __init__(self, settings: Settings, worker: str = "1", figures: Path | None = None) -> None:
         self.settings = settings
+        self._secret = settings.token_secret or token_bytes(32)
         self.metrics = Metrics(figures, worker)
-        self.rules = RuleSource(settings.rules, RuleSet, hook=self._hear)
+        self._hook: Hook = Hooks(self.metrics, EventLog())
+        self.rules = RuleSource(settings.rules, RuleSet, hook=self._hook)
         self._limiter, self._enforcer, runner = self._decisions()
         self.health = Health(self.rules, self._breakers)
-        decider = Decider(self._enforcer, runner, self.metrics, budget=_micros(settings.store_budget_ms))
-        secret = settings.token_secret or token_bytes(32)
-        api = Api(decider, self._limiter, runner, self.metrics, secret)
+        observer = self._observer()
+        decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
+        api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
         self._tls = _tls(settings)
         self.server = Server(self._guarded(self._routes(api)), limits=settings.limits, tls=self._tls)
         self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
@@ -110,7 +116,7 @@ class Service:
     def _reload_keys(self) -> None:
         """On a thread, because a million keys take a while; the directory is swapped by one assignment."""
         try:
-            self._enforcer.directory = _directory(self.settings, self._hear)
+            self._enforcer.directory = _directory(self.settings, self._hook)
         except InvalidRules as error:
             log.error("keys were refused, and stay as they were: %s", error)
 
@@ -119,11 +125,11 @@ class Service:
     def _decisions(self) -> tuple[Limiter | AsyncLimiter, Enforcer | AsyncEnforcer, Runner]:
         """Who decides: at once where the counters are in this process, else by asking the store."""
         settings = self.settings
-        directory = _directory(settings, self._hear)
+        directory = _directory(settings, self._hook)
         if not settings.shared:
-            limiter = Limiter(settings.store, hook=self._hear)
+            limiter = Limiter(settings.store, hook=self._hook)
             return limiter, Enforcer(self.rules, limiter, directory=directory), Now(limiter)
-        waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hear)
+        waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
         return waiting, AsyncEnforcer(self.rules, waiting, directory=directory), Soon(waiting)
 
     def _routes(self, api: Api) -> Handler:
@@ -141,18 +147,18 @@ class Service:
         states: Mapping[str, str] = breakers() if breakers is not None else {}
         return states
 
-    def _hear(self, event: Any) -> None:
-        """The hook of everything below: counted, and logged if somebody should know."""
-        self.metrics(event)
-        if isinstance(event, RulesLoaded):
-            log.info("rules of %s are in force: version %s", event.file, event.version)
-        elif isinstance(event, RulesRefused):
-            log.error("rules of %s were refused, %s faults: %s", event.file, event.faults, event.why)
-        elif isinstance(event, BreakerChanged):
-            level = logging.INFO if event.state == "closed" else logging.WARNING
-            log.log(level, "store %s: breaker %s, because %s", event.place, event.state, event.why)
-        elif isinstance(event, LayerFailed):
-            log.error("a fault of our own: %s (%s)", event.what, event.error)
+    def _observer(self) -> Observer:
+        """Everybody who is told of decisions."""
+        settings = self.settings
+        observers: list[Observer] = [self.metrics]
+        if settings.metrics and settings.accuracy_share:
+            # Several hosts may share a store; what is only in memory is shared with nobody.
+            sampler = Sampler(self._secret, complete=not settings.shared, share=settings.accuracy_share)
+            self.metrics.watch(sampler=sampler)
+            observers.append(sampler)
+        if settings.log_denials:
+            observers.append(DenialLog(self._secret, per_second=settings.log_denials))
+        return observers[0] if len(observers) == 1 else Observers(*observers)
 
     async def _close(self) -> None:
         self.rules.close()
@@ -174,6 +180,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, service.reload)
+        loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)
 
@@ -233,7 +240,11 @@ def _tls(settings: Settings) -> Tls | None:
     return Tls(settings.tls_certificate, settings.tls_key, settings.tls_clients)
 
 
-def _directory(settings: Settings, hook: Callable[[Any], None]) -> KeyDirectory | None:
+def _authz(settings: Settings) -> AuthzOptions:
+    return AuthzOptions(settings.api_key_header, settings.trusted_proxies, settings.forwarded_header)
+
+
+def _directory(settings: Settings, hook: Hook) -> KeyDirectory | None:
     if settings.keys is None or settings.keys_secret is None:
         return None
     return KeyDirectory(KeyTable.load(settings.keys), settings.keys_secret, hook=hook)
@@ -245,7 +256,3 @@ def _with_deadline(settings: Settings) -> str:
     if "deadline=" in url.partition("?")[2]:
         return url
     return f"{url}{'&' if '?' in url else '?'}deadline={settings.store_budget_ms / 1_000:g}"
-
-
-def _micros(milliseconds: float) -> int:
-    return round(milliseconds * 1_000)

@@ -14,9 +14,10 @@ import inspect
 import logging
 import os
 import sys
+from io import StringIO
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -26,9 +27,12 @@ from rich.text import Text
 
 from penstock.cli.example_rules import EXAMPLE
 from penstock.errors import InvalidOption, InvalidRules
+from penstock.observability.logs import Form, configure
 from penstock.service.inheriting import Inherited
 from penstock.service.listening import Address, Listening, inherited
 from penstock.settings import SETTINGS, Setting, Settings, load
+
+log = logging.getLogger("penstock.service")
 
 FAULTY, NOT_UNDERSTOOD = 1, 2
 
@@ -56,9 +60,11 @@ def serve(
     if print_config:
         _print(settings)
         return
-    _log_to_stderr(settings)
+    console = Console(highlight=False, soft_wrap=True)
+    looked_at = view and console.is_terminal
+    _log_to_stderr(settings, looked_at=looked_at)
     try:
-        _serve(settings, view=view, command=_command(flags, config))
+        _serve(settings, _command(flags, config), console, looked_at=looked_at)
     except InvalidRules as error:
         raise _refused(str(error), FAULTY) from None
     except InvalidOption as error:
@@ -86,7 +92,7 @@ serve.__signature__ = inspect.Signature([*_offered, *[one.replace(kind=one.KEYWO
 # ---------------------------------------------------------------- serving
 
 
-def _serve(settings: Settings, *, view: bool, command: list[str]) -> None:
+def _serve(settings: Settings, command: list[str], console: Console, *, looked_at: bool) -> None:
     from penstock import bootstrap  # here, so that --help and --print-config need not wait for it
 
     worker = Inherited.find(os.environ)
@@ -97,8 +103,8 @@ def _serve(settings: Settings, *, view: bool, command: list[str]) -> None:
         bootstrap.run(service, inherited(worker.listening), Quiet(), worker)
         return
     _write_example(settings)
-    console = Console(highlight=False, soft_wrap=True)
-    looked_at = view and console.is_terminal
+    if settings.shared and settings.token_secret is None:
+        log.warning("token_secret is not set: receipts of this host will mean nothing to others, and end with it")
     with Listening(settings.listen) as listening:
         if settings.workers > 1:
             raise typer.Exit(_supervise(settings, listening, command, console, looked_at=looked_at))
@@ -217,8 +223,22 @@ def _refused(why: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def _log_to_stderr(settings: Settings) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+class _Stderr(StringIO):
+    """Standard error as it is when something is written: a live view puts its own in place, and draws below."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _log_to_stderr(settings: Settings, *, looked_at: bool) -> None:
+    """Everything of ours, and what Python warns of. Refusals are left out where a view counts them already."""
+    configure(cast("Form", settings.log_format), settings.log_level, _Stderr())
     logging.captureWarnings(capture=True)
+    warned = logging.getLogger("py.warnings")
+    warned.handlers[:] = logging.getLogger("penstock").handlers
+    warned.propagate = False
+    if looked_at and settings.origin("log_denials") == "default":
+        logging.getLogger("penstock.denials").setLevel(logging.WARNING)

@@ -25,12 +25,16 @@ MAX_WORDS = 64
 """How many servers, and how many words of our own, have labels."""
 
 
+MAX_TEXTS = 10_000
+
+
 class Happenings:
     """Counts events, from whatever thread they come."""
 
     def __init__(self, tally: Tally, rules: Bounded) -> None:
         self._tally, self._rules = tally, rules
         self.servers, self._words = Bounded(MAX_SERVERS), Bounded(MAX_WORDS)
+        self._texts: dict[tuple[str, ...], str] = {}  # labels of decisions, as they are written
         self._shedding: Shedding | None = None
         self._ways: dict[type, Callable[[Any], None]] = {
             BreakerChanged: self._breaker,
@@ -58,7 +62,12 @@ class Happenings:
         return {series.SHED_LEVEL.name: {"": shedding.level}, series.SHED_PRESSURE.name: {"": shedding.pressure}}
 
     def _add(self, of: series.Series, amount: int, *labels: str) -> None:
-        self._tally.add(of, of.labelled(*labels), amount)
+        text = self._texts.get(labels)
+        if text is None:
+            text = of.labelled(*labels)
+            if of is series.DECISIONS and len(self._texts) < MAX_TEXTS:  # the only ones that are told all the time
+                self._texts[labels] = text
+        self._tally.add(of, text, amount)
 
     def _breaker(self, event: BreakerChanged) -> None:
         self._add(series.BREAKER_CHANGES, 1, self.servers.of(event.place), event.state)

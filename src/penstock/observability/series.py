@@ -119,12 +119,14 @@ SHED_CHANGES = _counter("penstock_shedding_changes_total", "Changes of the shedd
 SCALINGS = _counter("penstock_limit_scalings_total", "Limits that were scaled by pressure.")
 SIGNAL_FAILURES = _counter("penstock_signal_failures_total", "Signals of pressure that began to fail.", "signal")
 
-MEMORY = _gauge("penstock_process_resident_memory_bytes", "Memory that a worker occupies.", "worker")
+MEMORY = _gauge("penstock_process_resident_memory_bytes", "Memory that a worker occupies.", "worker", merge="max")
 CPU = Series(
     "penstock_process_cpu_seconds_total", "counter", "Processor time of a worker.", ("worker",), "max", lives=True
 )
-FILES = _gauge("penstock_process_open_fds", "Files and sockets that a worker has open.", "worker")
-STARTED = _gauge("penstock_process_start_time_seconds", "When a worker started, since the Unix epoch.", "worker")
+FILES = _gauge("penstock_process_open_fds", "Files and sockets that a worker has open.", "worker", merge="max")
+STARTED = _gauge(
+    "penstock_process_start_time_seconds", "When a worker started, since the Unix epoch.", "worker", merge="max"
+)
 
 SAMPLED = _counter(
     "penstock_accuracy_admitted_units_total", "Units that were admitted to sampled keys.", "rule", "scope"

@@ -51,13 +51,28 @@ class Bounded:
         return short
 
 
+class Histogram:
+    """How often values fell into each bucket; the last number is their sum."""
+
+    __slots__ = ("bounds", "counts")
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 2)
+
+    def observe(self, value: int, times: int = 1) -> None:
+        counts = self.counts
+        counts[bisect_left(self.bounds, value)] += times
+        counts[-1] += value * times
+
+
 class Tally:
     """Totals by series and labels."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._totals: Values = {}
-        self._histograms: dict[str, dict[str, list[int]]] = {}
+        self._histograms: dict[str, dict[str, Histogram]] = {}
 
     def add(self, series: Series, labels: str, amount: float = 1) -> None:
         """`labels` as `series.labelled` spells them. From any thread."""
@@ -65,26 +80,18 @@ class Tally:
             of_series = self._totals.setdefault(series.name, {})
             of_series[labels] = of_series.get(labels, 0) + amount
 
-    def observe(self, series: Series, labels: str, value: int, times: int = 1) -> None:
-        """A value that was seen so many times. From the event loop alone."""
-        try:
-            counts = self._histograms[series.name][labels]
-        except KeyError:
-            counts = self._new_histogram(series, labels)
-        counts[bisect_left(series.bounds, value)] += times
-        counts[-1] += value * times
-
-    def _new_histogram(self, series: Series, labels: str) -> list[int]:
+    def histogram(self, series: Series, labels: str = "") -> Histogram:
+        """To be observed by one thread alone, the event loop's."""
         with self._lock:
             of_series = self._histograms.setdefault(series.name, {})
-            return of_series.setdefault(labels, [0] * (len(series.bounds) + 2))
+            return of_series.setdefault(labels, Histogram(series.bounds))
 
     def snapshot(self, worker: str, now: Values) -> Snapshot:
         """As things stand. A copy: what is counted later does not change it."""
         with self._lock:
             totals = {name: dict(of_series) for name, of_series in self._totals.items()}
             histograms = {
-                name: {labels: list(counts) for labels, counts in of_series.items()}
+                name: {labels: list(one.counts) for labels, one in of_series.items()}
                 for name, of_series in self._histograms.items()
             }
         return Snapshot(worker, totals, now, histograms)

@@ -123,13 +123,22 @@ class Settings:
         many=True,
     )
     trusted_proxies: Proxies = _setting(
-        values.proxies, 0, "proxies whose X-Forwarded-For is believed: how many, or their networks", many=True
+        values.proxies,
+        1,
+        "proxies before /v1/authz whose word on the client's address is believed: how many, or their networks",
+        many=True,
+    )
+    forwarded_header: str = _setting(
+        values.one_of("x-forwarded-for", "forwarded"), "x-forwarded-for", "the header in which they tell it"
     )
     api_key_header: str = _setting(values.header, "x-api-key", "the header in which /v1/authz finds an API key")
     drain_seconds: float = _setting(
         values.number(0, 3_600, "seconds"), 10.0, "how long calls under way may take to end when the service stops"
     )
     metrics: bool = _setting(values.switch, True, "whether GET /metrics is answered")
+    accuracy_share: int = _setting(
+        values.whole(0, 10**6), 256, "one key in so many is held against an exact log; 0: none"
+    )
     limit_head: int = _setting(_BYTES, _LIMITS.head, "bytes of a request's head")
     limit_headers: int = _setting(_COUNT, _LIMITS.headers, "headers of a request")
     limit_body: int = _setting(_BYTES, _LIMITS.body, "bytes of a request's body")
@@ -139,8 +148,12 @@ class Settings:
     limit_unsent: int = _setting(_BYTES, _LIMITS.unsent, "bytes of answers that a peer may leave unread")
     limit_stalled: float = _setting(_SECONDS, _LIMITS.stalled, "seconds for which it may take none of them")
     limit_connections: int = _setting(_COUNT, _LIMITS.connections, "connections of one worker")
+    log_format: str = _setting(values.one_of("text", "json"), "text", "how lines of the log look: text or json")
     log_level: str = _setting(
         values.one_of("debug", "info", "warning", "error"), "info", "what is logged: debug, info, warning or error"
+    )
+    log_denials: int = _setting(
+        values.whole(0, 10_000), 1, "refusals that each worker logs per second, keys hashed; 0: none"
     )
 
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)

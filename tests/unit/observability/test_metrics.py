@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Limiter, ManualClock
+from penstock import Limiter, ManualClock, Quota
 from penstock.events import (
     BreakerChanged,
     Decided,
@@ -23,12 +23,12 @@ from penstock.events import (
 from penstock.model import Verdict
 from penstock.observability import metrics as module
 from penstock.observability import series
-from penstock.observability.metrics import MAX_RULES, Metrics
+from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.tally import Bounded
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
 
-IP = {"path": "/v1", "ip": "192.0.2.7"}
+QUOTA = Quota.parse("5/minute")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_who_answered_for_the_store_is_told(metrics: Metrics, clock: ManualClock
 
 def test_a_batch_that_needed_no_store_says_nothing_of_its_speed(metrics: Metrics) -> None:
     metrics.decided([], 0)
-    assert Samples(metrics.text()).of("penstock_store_duration_seconds_count") is None
+    assert Samples(metrics.text()).of("penstock_store_duration_seconds_count") == 0
 
 
 def test_answers_are_counted_by_route_and_status(metrics: Metrics) -> None:
@@ -190,7 +190,7 @@ def test_keys_and_rules_without_end_make_a_bounded_number_of_series(metrics: Met
     """100,000 keys, and as many ids of rules as nobody has."""
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
     for start in range(0, 100_000, 1_000):
-        metrics.decided(limiter.acquire_many([(f"key-{n}", "5/minute") for n in range(start, start + 1_000)]), 50)
+        metrics.decided(limiter.acquire_many([(f"key-{n}", QUOTA) for n in range(start, start + 1_000)]), 50)
         metrics.answered(f"/route/{start}", [200], 5)
         for n in range(start, start + 1_000):
             metrics(Decided(f"rule-{n}", "allowed", "", (), 1, "store", "v", "gcra"))
@@ -211,10 +211,17 @@ def test_what_is_not_yet_named_is_bounded(
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
     for n in range(1, 400):
         metrics.decided([limiter.acquire("k", f"{n}/minute")], 5)
-        metrics.answered(f"route {n}", [200], 5)
         assert len(metrics._pending) <= 51
-        assert len(metrics._answers) <= 51
     assert Samples(metrics.text()).total("penstock_decisions_total") == 399
+
+
+def test_routes_beyond_the_bound_are_counted_together(metrics: Metrics) -> None:
+    for n in range(MAX_ROUTES + 50):
+        metrics.answered(f"route {n}", [200, 404], 5)
+    seen = Samples(metrics.text())
+    assert len(seen.labels("penstock_requests_total", "route")) == MAX_ROUTES + 1
+    assert seen.of("penstock_requests_total", route="other", status="404") == 50
+    assert seen.of("penstock_request_duration_seconds_count", route="other") == 100
 
 
 def test_a_label_may_hold_anything(metrics: Metrics) -> None:

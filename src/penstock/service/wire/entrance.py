@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from penstock.service.wire.calls import Connection, Peer
 from penstock.service.wire.http1 import Http1
+from penstock.service.wire.http2.connection import Http2
+from penstock.service.wire.http2.frames import PREFACE
 from penstock.service.wire.tls import names_of
 from penstock.service.wire.traffic import Traffic
 
@@ -24,7 +26,7 @@ class Spoken(NamedTuple):
 
 
 # The first whose preface fits is spoken; the last fits always.
-PROTOCOLS: tuple[Spoken, ...] = (Spoken("http/1.1", b"", Http1),)
+PROTOCOLS: tuple[Spoken, ...] = (Spoken("h2", PREFACE, Http2), Spoken("http/1.1", b"", Http1))
 
 ALPN = tuple(protocol.alpn for protocol in PROTOCOLS)
 
@@ -41,7 +43,7 @@ class Entrance(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        if self._traffic.full:
+        if self._traffic.closed:
             self._transport.abort()
             return
         self._traffic.enter(self)
@@ -70,6 +72,9 @@ class Entrance(Connection):
 
     def flush(self) -> None:
         """Nothing was asked."""
+
+    def retire(self) -> None:
+        """Whoever it becomes is told by `traffic.retiring`."""
 
     def drain(self) -> None:
         self._transport.close()

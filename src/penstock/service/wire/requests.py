@@ -17,40 +17,45 @@ from penstock.service.wire.limits import Limits
 from penstock.service.wire.refusals import Refused, head_too_large, malformed, too_large
 
 # One space each, visible ASCII, no fragment. llhttp would take several spaces, RTSP, and HTTP/0.9 without a version.
-_LINE = re.compile(rb"([A-Z-]+) ([!\"$-~]+) HTTP/([0-9])\.([0-9])\r\n")
-_ABSOLUTE = re.compile(rb"https?://([^/?@]+)([^?]*)(.*)", re.IGNORECASE)
+_LINE = re.compile(rb"([A-Z-]+) ([!\"$-~]+) HTTP/([0-9]\.[0-9])\r\n")
+_VERSIONS = frozenset({b"1.0", b"1.1"})
+_OURS = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"})
+_ABSOLUTE = re.compile(rb"https?://([^/?@]+)([/?].*)?", re.IGNORECASE)
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
 
 
 class Request(NamedTuple):
     """What the head of a request says.
 
+    - `asked`: method, path, query and headers.
     - `length`: of the body; -1 if it comes in chunks.
     - `keep`: whether another request may follow on the connection.
     - `expects`: whether the peer waits for a `100 Continue` before it sends the body.
-    - `plain`: HTTP/1.1, `keep`, and not HEAD: there is nothing special about its answer.
+    - `plain`: its answer is like most: HTTP/1.1, `keep`, and not to HEAD.
+    - `old`: HTTP/1.0.
     """
 
-    method: bytes
-    path: bytes
-    query: bytes
-    headers: tuple[Header, ...]
+    asked: tuple[bytes, bytes, bytes, tuple[Header, ...]]
     length: int
     keep: bool
     expects: bool
     plain: bool
-    old: bool = False  # HTTP/1.0
+    old: bool
 
 
-UNREAD = Request(b"", b"", b"", (), 0, keep=False, expects=False, plain=False)
+UNREAD = Request((b"", b"", b"", ()), 0, keep=False, expects=False, plain=False, old=False)
 """Stands for a request that could not be read."""
+
+
+class Blank(Exception):
+    """An empty line where a request should begin: to be overlooked, says RFC 9112, 2.2."""
 
 
 class Requests(dict[bytes, Request]):
     """Requests by their heads. Clients send the same head all day, byte for byte: it is read once.
 
     Bounded in number and in bytes, so that heads which never come again cost little. Looking up one that cannot be
-    taken raises `Refused`.
+    taken raises `Refused`, or `Blank` if it begins with an empty line.
     """
 
     _MOST = 1024
@@ -63,6 +68,8 @@ class Requests(dict[bytes, Request]):
         self._limits = limits
 
     def __missing__(self, head: bytes) -> Request:
+        if head.startswith(b"\r\n"):
+            raise Blank
         request = read_request(head, self._limits)
         if len(head) <= self._LONGEST:
             if len(self) >= self._MOST:
@@ -72,16 +79,20 @@ class Requests(dict[bytes, Request]):
 
 
 class _Fields:
-    """Gathers what httptools finds."""
+    """Gathers what httptools finds: all headers, and those among them that matter to the protocol itself."""
 
-    __slots__ = ("complete", "headers")
+    __slots__ = ("complete", "headers", "ours")
 
     def __init__(self) -> None:
         self.headers: list[Header] = []
+        self.ours: list[Header] = []
         self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.rstrip(b" \t")))
+        header = (name.lower(), value.rstrip(b" \t"))
+        self.headers.append(header)
+        if header[0] in _OURS:
+            self.ours.append(header)
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -93,10 +104,9 @@ def read_request(head: bytes, limits: Limits) -> Request:
         raise head_too_large(head, limits.head)
     method, target, old = _line(head)
     fields = _Fields()
-    parser = httptools.HttpRequestParser(fields)
     flaw = ""
     try:
-        parser.feed_data(head)
+        httptools.HttpRequestParser(fields).feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # answered as if no upgrade had been asked for, as a server may
     except httptools.HttpParserError as error:
@@ -106,23 +116,15 @@ def read_request(head: bytes, limits: Limits) -> Request:
     if len(fields.headers) > limits.headers:
         detail = f"expected at most {limits.headers} headers"
         raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", detail)
-    length = _length(fields.headers, limits.body, old=old)
+    length, keep, expects = _framing(fields.ours, limits.body, old=old)
     if flaw:
         raise malformed(flaw)
-    authority, path, query = _target(method, target)
-    headers = _with_host(fields.headers, authority, old=old)
-    keep = parser.should_keep_alive()
-    return Request(
-        method,
-        path,
-        query,
-        tuple(headers),
-        length,
-        keep=keep,
-        expects=not old and length != 0 and _expects(headers),
-        plain=keep and not old and method != b"HEAD",
-        old=old,
-    )
+    if target[:1] != b"/" and target != b"*":
+        authority, target = _absolute(target)
+        fields.headers = [(b"host", authority), *(header for header in fields.headers if header[0] != b"host")]
+    path, _, query = target.partition(b"?")
+    plain = keep and not old and method != b"HEAD"
+    return Request((method, path, query, tuple(fields.headers)), length, keep, expects, plain, old)
 
 
 def _line(head: bytes) -> tuple[bytes, bytes, bool]:
@@ -130,61 +132,56 @@ def _line(head: bytes) -> tuple[bytes, bytes, bool]:
     line = _LINE.match(head)
     if line is None:
         raise malformed("expected a request line: method, target, HTTP/1.1")
-    method, target, major, minor = line.groups()
-    if major != b"1" or minor > b"1":
+    method, target, version = line.groups()
+    if version not in _VERSIONS:
         raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "version", "expected HTTP/1.1 or HTTP/1.0")
+    if target == b"*" and method != b"OPTIONS":
+        raise malformed("expected a path: * is for OPTIONS alone")
     if method == b"CONNECT":
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "CONNECT: this server is no proxy")
-    return method, target, minor == b"0"
+    return method, target, version == b"1.0"
 
 
-def _target(method: bytes, target: bytes) -> tuple[bytes, bytes, bytes]:
-    """Authority (if the target names one), path and query."""
-    authority = b""
-    if target[:1] != b"/":
-        if target == b"*" and method == b"OPTIONS":
-            return b"", target, b""
-        absolute = _ABSOLUTE.fullmatch(target)
-        if absolute is None:
-            raise malformed("expected a target that is a path, or a URL of http or https")
-        authority, path, rest = absolute.groups()
-        target = (path or b"/") + rest
-    path, _, query = target.partition(b"?")
-    return authority, path, query
-
-
-def _with_host(headers: list[Header], authority: bytes, *, old: bool) -> list[Header]:
-    """The headers, checked to name one host; a target's authority stands in its place, as RFC 9112, 3.2.2 has it."""
-    hosts = [value for name, value in headers if name == b"host"]
-    if len(hosts) > 1 or not (hosts or old):
-        raise malformed(f"expected one Host header, got {len(hosts)}")
-    if not all(_HOST.fullmatch(host) for host in (*hosts, authority)):
-        raise malformed("Host: expected a name or address, and perhaps a port")
-    if authority:
-        headers = [(b"host", authority), *(header for header in headers if header[0] != b"host")]
-    return headers
-
-
-def _length(headers: list[Header], limit: int, *, old: bool) -> int:
-    """The length of the body, or -1 if it comes in chunks."""
-    length = 0
+def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool, bool]:
+    """The request's `length`, `keep` and `expects`."""
+    hosts, length, expects = 0, 0, False
+    options: list[bytes] = []
     for name, value in headers:
-        if name == b"transfer-encoding":
-            if old:
-                raise malformed("Transfer-Encoding: expected none in HTTP/1.0")
-            if value.lower() != b"chunked":
-                detail = "Transfer-Encoding: expected chunked alone"
-                raise Refused(HTTPStatus.NOT_IMPLEMENTED, "transfer_coding", detail)
-            length = -1
+        if name == b"host":
+            hosts += 1
+            if _HOST.fullmatch(value) is None:
+                raise malformed("Host: expected a name or address, and perhaps a port")
         elif name == b"content-length":
             length = int(value)  # llhttp has seen that it is one, made of digits, and the only one
+        elif name == b"transfer-encoding":
+            length = _chunked(value, old=old)
+        elif name == b"connection":
+            options += [option.strip(b" \t") for option in value.lower().split(b",")]
+        elif value.lower() == b"100-continue":
+            expects = not old
+        else:
+            raise Refused(HTTPStatus.EXPECTATION_FAILED, "expectation", "Expect: expected 100-continue")
+    if hosts != 1 and not (old and hosts == 0):
+        raise malformed(f"expected one Host header, got {hosts}")
     if length > limit:
         raise too_large(limit)
-    return length
+    keep = b"close" not in options and (not old or b"keep-alive" in options)
+    return length, keep, expects
 
 
-def _expects(headers: list[Header]) -> bool:
-    expected = [value.lower() for name, value in headers if name == b"expect"]
-    if expected and expected != [b"100-continue"]:
-        raise Refused(HTTPStatus.EXPECTATION_FAILED, "expectation", "Expect: expected 100-continue")
-    return bool(expected)
+def _chunked(coding: bytes, *, old: bool) -> int:
+    if old:
+        raise malformed("Transfer-Encoding: expected none in HTTP/1.0")
+    if coding.lower() != b"chunked":
+        detail = "Transfer-Encoding: expected chunked alone"
+        raise Refused(HTTPStatus.NOT_IMPLEMENTED, "transfer_coding", detail)
+    return -1
+
+
+def _absolute(target: bytes) -> tuple[bytes, bytes]:
+    """Authority and path of a URL. The authority stands above what a Host header says: RFC 9112, 3.2.2."""
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None or _HOST.fullmatch(absolute[1]) is None:
+        raise malformed("expected a target that is a path, or a URL of http or https")
+    path = absolute[2] or b"/"
+    return absolute[1], path if path[:1] == b"/" else b"/" + path

@@ -70,6 +70,12 @@ class Server:
             return
         for _ in range(2):
             await asyncio.sleep(0)  # whoever has asked before this moment is still answered
+        if linger:
+            traffic.retiring = True
+            for connection in tuple(traffic.connections):
+                connection.retire()
+            await _emptied(traffic, linger)
+        traffic.draining = True
         for connection in tuple(traffic.connections):
             connection.drain()
         if not await _emptied(traffic, seconds):

@@ -18,7 +18,7 @@ _KINDS = frozenset({"DNS", "URI", "email", "IP Address"})
 class Tls:
     """A certificate and its key, and who may connect: anybody, or who shows a certificate signed by `clients`.
 
-    Files are read when it is made, and again by `renew`: new connections get the new certificate, open ones keep theirs.
+    Files are read when it is made, and again by `renew`: new connections get the new certificate, others keep theirs.
     """
 
     def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
@@ -64,6 +64,9 @@ class Tls:
         if self._clients is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(self._clients)
+            # Whoever resumed a session would be let in by a certificate that may be trusted no more.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         if self._protocols:
             context.set_alpn_protocols(list(self._protocols))
         return context

@@ -1,0 +1,155 @@
+"""gRPC over calls: unary methods take messages in batches, as handlers take calls.
+
+A method neither sees HTTP nor waits: it gets the messages that came in during one turn of the event loop, and answers
+or fails each, now or later. What is wrong with a call before its message can be read is answered here, with the status
+that the specification of gRPC over HTTP/2 asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+from urllib.parse import quote_from_bytes
+
+from penstock.clock import monotonic
+from penstock.service.grpc_framing import Status, Unreadable, encoding_of, pack, pack_gzip, unpack
+from penstock.service.wire.calls import Call, Head, Header, Peer
+
+__all__ = ["Grpc", "Message", "Method", "Status"]
+
+log = logging.getLogger("penstock.service")
+
+TYPE = (b"content-type", b"application/grpc")
+ANSWER = Head(200, [TYPE], [(b"grpc-status", b"0")])
+ANSWER_GZIP = Head(200, [TYPE, (b"grpc-encoding", b"gzip")], [(b"grpc-status", b"0")])
+FAILURES = {int(status): Head(200, [TYPE, (b"grpc-status", b"%d" % status)]) for status in Status if status}
+NOT_GRPC = Head(415, [(b"content-type", b"text/plain")])
+ENCODINGS = (b"grpc-accept-encoding", b"identity,gzip")
+
+WORTH_PACKING = 1_024
+"""Bytes: a shorter answer is sent as it is, even to who packs its questions."""
+
+KNOWN = 1_024
+"""How many lists of headers are remembered, which a connection that repeats them hands over as the same object."""
+
+
+class Message:
+    """A question to a method. `data` is what was sent, unpacked."""
+
+    __slots__ = ("_call", "_gzip", "data")
+
+    def __init__(self, call: Call, data: bytes, gzip: bool) -> None:
+        self._call, self.data, self._gzip = call, data, gzip
+
+    @property
+    def metadata(self) -> Sequence[Header]:
+        """Whatever headers came with it; the value of a name that ends in `-bin` is still in base 64."""
+        return self._call.headers
+
+    @property
+    def expires(self) -> float | None:
+        """When the peer gives up waiting, if it said so, as an instant of `penstock.clock.monotonic`."""
+        return self._call.expires
+
+    @property
+    def peer(self) -> Peer:
+        return self._call.peer
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for an answer any more. Answering all the same does no harm."""
+        return self._call.gone
+
+    def answer(self, data: bytes) -> None:
+        """Answer with a message and status OK. Only the first answer or failure counts."""
+        if self._gzip and len(data) >= WORTH_PACKING:
+            self._call.answer(ANSWER_GZIP, pack_gzip(data))
+        else:
+            self._call.answer(ANSWER, pack(data))
+
+    def fail(self, status: int, text: str = "") -> None:
+        """Answer with a status other than OK. The text is for people: no keys, no secrets."""
+        fail(self._call, status, text)
+
+
+class Method(Protocol):
+    """Who answers the messages of one method."""
+
+    @property
+    def path(self) -> bytes:
+        """Such as `/package.Service/Method`."""
+
+    def handle(self, messages: list[Message]) -> None:
+        """Answer or fail each of them, now or later. Never blocks. If it raises, the unanswered fail as `INTERNAL`."""
+
+
+class Grpc:
+    """A handler of calls made of methods. `largest` is the most bytes that a message may have, unpacked."""
+
+    def __init__(self, methods: Iterable[Method], *, largest: int = 4_194_304) -> None:
+        self._methods = {method.path: method for method in methods}
+        self._largest = largest
+        self._encodings: dict[int, tuple[Sequence[Header], bytes | None]] = {}  # by the identity of the headers
+
+    def handle(self, calls: list[Call]) -> None:
+        now = monotonic()
+        shares: dict[bytes, list[Message]] = {}
+        for call in calls:
+            if call.expires is not None and call.expires <= now:
+                fail(call, Status.DEADLINE_EXCEEDED, "no time left")
+                continue
+            message = self._message(call)
+            if message is None:
+                continue
+            share = shares.get(call.path)
+            if share is None:
+                share = shares[call.path] = []
+            share.append(message)
+        for path, messages in shares.items():
+            self._hand_over(self._methods[path], messages)
+
+    def _message(self, call: Call) -> Message | None:
+        """The message of a call; where there is none that we could hand over, the call is answered instead."""
+        encoding = self._encoding(call.headers)
+        if encoding is None or call.method != b"POST":
+            call.answer(NOT_GRPC, b"expected a POST of application/grpc\n")
+        elif call.path not in self._methods:
+            fail(call, Status.UNIMPLEMENTED, "unknown method")
+        elif encoding not in (b"identity", b"gzip"):
+            fail(call, Status.UNIMPLEMENTED, "unknown grpc-encoding", ENCODINGS)
+        else:
+            try:
+                return Message(call, unpack(call.body, encoding, self._largest), encoding == b"gzip")
+            except Unreadable as reason:
+                fail(call, reason.status, reason.text)
+        return None
+
+    def _encoding(self, headers: Sequence[Header]) -> bytes | None:
+        known = self._encodings.get(id(headers))
+        if known is not None and known[0] is headers:
+            return known[1]
+        encoding = encoding_of(headers)
+        if len(self._encodings) >= KNOWN:
+            self._encodings.clear()
+        self._encodings[id(headers)] = headers, encoding
+        return encoding
+
+    def _hand_over(self, method: Method, messages: list[Message]) -> None:
+        try:
+            method.handle(messages)
+        except Exception as error:
+            log.exception("a batch of %s messages: %s", len(messages), type(error).__name__)
+            for message in messages:
+                message.fail(Status.INTERNAL, "a fault of this server")  # those answered take no second answer
+
+
+def fail(call: Call, status: int, text: str, *extra: Header) -> None:
+    """Answer a call with a status other than OK; one that gRPC does not know becomes `UNKNOWN`."""
+    if text:
+        extra = (*extra, (b"grpc-message", quote_from_bytes(text.encode(), safe=_PLAIN).encode()))
+    call.answer(FAILURES.get(status) or FAILURES[Status.UNKNOWN], b"", extra)
+
+
+_PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("%"))
+"""What a `grpc-message` may hold as it is; anything else is percent-encoded."""

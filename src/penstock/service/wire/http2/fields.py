@@ -1,0 +1,192 @@
+"""Header blocks (RFC 7541) to fields and back.
+
+Reading keeps the peer's dynamic table. Writing keeps none, so that an encoded field can be remembered and repeated on
+any connection: names and values of the static table by their index, all else as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hpack.table import HeaderTable
+
+from penstock.service.wire.calls import Header
+from penstock.service.wire.http2.frames import Code, Fault
+from penstock.service.wire.http2.huffman import decode as from_huffman
+
+TABLE_SIZE = 4_096
+"""Of the dynamic table, in bytes as RFC 7541 counts them: we ask for no other."""
+
+NO_TABLE = b"\x20"
+"""Said before a block: we keep no dynamic table."""
+
+_STATIC: tuple[Header, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)  # counted from 1
+_INDEX = {field: index for index, field in reversed(list(enumerate(_STATIC)))}
+_NAME_INDEX = {name: index for index, (name, _) in reversed(list(enumerate(_STATIC)))}
+_LAST = len(_STATIC) - 1
+
+_sound_name = re.compile(rb":?[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
+_unsound_value = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
+
+_MOST_OCTETS = 5
+"""Of a number: enough for 32 bits."""
+
+
+def is_sound(field: Header) -> bool:
+    """Whether a field is one that HTTP/2 allows: RFC 9113, section 8.2.1."""
+    return _sound_name(field[0]) is not None and _unsound_value(field[1]) is None
+
+
+class Decoded(NamedTuple):
+    """What was in a block: `size` is that of all its fields, and those beyond the largest size are left out."""
+
+    fields: list[Header]
+    size: int
+    sound: bool
+
+
+class Decoder:
+    """The fields of one peer's header blocks, one after another.
+
+    - `changed`: whether the last block changed the dynamic table. While none does, equal blocks mean equal fields.
+    """
+
+    __slots__ = ("_limit", "_size", "_table", "_tainted", "changed")
+
+    def __init__(self) -> None:
+        self._table: list[Header] = []  # the newest last
+        self._size, self._limit = 0, TABLE_SIZE
+        self._tainted = False  # something in the table is not sound, or was
+        self.changed = False
+
+    def decode(self, block: bytes, largest: int) -> Decoded:
+        """The fields of a block. The table is kept whatever they are, so that later blocks can be read."""
+        self.changed = False
+        try:
+            decoded = self._decode(block, largest)
+        except (IndexError, ValueError):
+            raise Fault(Code.COMPRESSION_ERROR, "a header block that cannot be read") from None
+        if self._tainted and not all(map(is_sound, decoded.fields)):
+            decoded = decoded._replace(sound=False)
+        return decoded
+
+    def _decode(self, block: bytes, largest: int) -> Decoded:
+        table = self._table
+        fields: list[Header] = []
+        at, end, size, sound = 0, len(block), 0, True
+        while at < end:
+            first = block[at]
+            at += 1
+            if first >= 0x80:
+                index = first & 0x7F
+                if index == 0x7F:
+                    index, at = _number(block, at, 0x7F)
+                field = _STATIC[index] if index <= _LAST else table[_LAST - index]
+                if not index:
+                    raise ValueError("no field has index 0")
+            elif 0x20 <= first < 0x40:
+                at = self._resize(block, at, first & 0x1F, begun=size > 0)
+                continue
+            else:
+                index, at = _index(block, at, first)
+                if index:
+                    name = (_STATIC[index] if index <= _LAST else table[_LAST - index])[0]
+                else:
+                    name, at = _string(block, at)
+                value, at = _string(block, at)
+                field = name, value
+                if not is_sound(field):
+                    sound = False
+                    self._tainted |= first >= 0x40
+                if first >= 0x40:
+                    self._insert(field)
+            size += len(field[0]) + len(field[1]) + 32
+            if size <= largest:
+                fields.append(field)
+        return Decoded(fields, size, sound)
+
+    def _resize(self, block: bytes, at: int, size: int, *, begun: bool) -> int:
+        if size == 0x1F:
+            size, at = _number(block, at, 0x1F)
+        if begun or size > TABLE_SIZE:
+            raise ValueError("a size of the table that is too large, or too late")
+        self._limit = size
+        self._evict()
+        self.changed = True
+        return at
+
+    def _insert(self, field: Header) -> None:
+        self._table.append(field)
+        self._size += len(field[0]) + len(field[1]) + 32
+        self.changed = True
+        if self._size > self._limit:
+            self._evict()
+
+    def _evict(self) -> None:
+        count = 0
+        while self._size > self._limit:
+            name, value = self._table[count]
+            self._size -= len(name) + len(value) + 32
+            count += 1
+        del self._table[:count]
+
+
+def _index(block: bytes, at: int, first: int) -> tuple[int, int]:
+    """Of the name of a literal; 0 if the name follows."""
+    most = 0x3F if first >= 0x40 else 0x0F
+    index = first & most
+    return _number(block, at, most) if index == most else (index, at)
+
+
+def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
+    """The rest of a number whose first octet was full."""
+    for shift in range(0, 7 * _MOST_OCTETS, 7):
+        octet = block[at]
+        at += 1
+        number += (octet & 0x7F) << shift
+        if octet < 0x80:
+            return number, at
+    raise ValueError("a number that is too long")
+
+
+def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    first = block[at]
+    at += 1
+    length = first & 0x7F
+    if length == 0x7F:
+        length, at = _number(block, at, 0x7F)
+    end = at + length
+    if end > len(block):
+        raise ValueError("a string ends early")
+    return (from_huffman(block[at:end]) if first >= 0x80 else block[at:end]), end
+
+
+def encode(fields: Iterable[Header]) -> bytes:
+    """A block, or a part of one, that leaves no trace in the peer's table."""
+    return b"".join(map(_encode, fields))
+
+
+def _encode(field: Header) -> bytes:
+    index = _INDEX.get(field)
+    if index:
+        return bytes([0x80 | index])
+    name, value = field
+    if _unsound_value(value):
+        raise ValueError("a header with a line end in it: expected one line each")
+    known = _NAME_INDEX.get(name)
+    return (_length(known, 0x0F) if known else b"\x00" + _length(len(name), 0x7F) + name) + (
+        _length(len(value), 0x7F) + value
+    )
+
+
+def _length(number: int, most: int) -> bytes:
+    if number < most:
+        return bytes([number])
+    octets = [most]
+    number -= most
+    while number >= 0x80:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*octets, number])

@@ -1,0 +1,126 @@
+"""Frames: what they look like on the wire, the protocol's errors and its settings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client says first."""
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITISED = 0x20
+
+HEAD = 9
+"""Bytes before the payload."""
+FRAME_SIZE = 16_384
+"""The largest payload that everybody takes, and the largest that we take."""
+WINDOW = 65_535
+"""The window that everything begins with."""
+LARGEST = 0x7FFF_FFFF
+"""The largest window, and the largest number of a stream."""
+
+_HEAD = Struct(">IBI")
+frame_head = _HEAD.pack
+"""From `length << 8 | kind`, flags and stream."""
+read_head = _HEAD.unpack_from
+_PAIR = Struct(">HI")
+_NUMBER = Struct(">I")
+read_number = _NUMBER.unpack_from
+
+
+class Code(IntEnum):
+    """The protocol's errors."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class Setting(IntEnum):
+    """What each side may ask of the other."""
+
+    HEADER_TABLE_SIZE = 0x1
+    ENABLE_PUSH = 0x2
+    MAX_CONCURRENT_STREAMS = 0x3
+    INITIAL_WINDOW_SIZE = 0x4
+    MAX_FRAME_SIZE = 0x5
+    MAX_HEADER_LIST_SIZE = 0x6
+
+
+class Fault(Exception):
+    """The peer broke the rules, and the connection ends."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+class StreamFault(Exception):
+    """The peer broke the rules, and one stream ends."""
+
+    def __init__(self, code: Code) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return frame_head(len(payload) << 8 | kind, flags, stream) + payload
+
+
+def settings(pairs: Iterable[tuple[int, int]]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_PAIR.pack(*pair) for pair in pairs))
+
+
+def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
+    """Each setting in its order, checked; whether a window now overflows, only its streams can tell."""
+    if len(payload) % _PAIR.size:
+        raise Fault(Code.FRAME_SIZE_ERROR, "SETTINGS: expected whole pairs")
+    for name, value in _PAIR.iter_unpack(payload):
+        if name == Setting.ENABLE_PUSH and value > 1:
+            raise Fault(Code.PROTOCOL_ERROR, f"ENABLE_PUSH {value}: expected 0 or 1")
+        if name == Setting.INITIAL_WINDOW_SIZE and value > LARGEST:
+            raise Fault(Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {value}: expected at most {LARGEST}")
+        if name == Setting.MAX_FRAME_SIZE and not FRAME_SIZE <= value < 1 << 24:
+            raise Fault(Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}: expected {FRAME_SIZE} to {(1 << 24) - 1}")
+        yield name, value
+
+
+def window_update(stream: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(more))
+
+
+def reset(stream: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
+
+
+def goaway(last: int, code: int, text: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + text.encode())
+
+
+def unpadded(payload: bytes, flags: int) -> bytes:
+    """A payload of DATA or HEADERS without its padding."""
+    if not flags & PADDED:
+        return payload
+    if not payload:
+        raise Fault(Code.FRAME_SIZE_ERROR, "padding: expected its length")
+    length = len(payload) - payload[0]
+    if length < 1:
+        raise Fault(Code.PROTOCOL_ERROR, "padding: expected less than the payload")
+    return payload[1:length]

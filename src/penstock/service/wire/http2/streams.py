@@ -1,0 +1,353 @@
+"""Open streams, and their answers within the windows that the peer has opened. No socket, no clock.
+
+An answer that fits into the windows is turned into frames at once. Whatever does not fit waits, and leaves in turns of
+one frame per stream as the peer opens its windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.service.wire.calls import Call, Head, Header, Peer
+from penstock.service.wire.http2.fields import NO_TABLE, encode
+from penstock.service.wire.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_SIZE,
+    HEADERS,
+    LARGEST,
+    WINDOW,
+    Code,
+    Fault,
+    StreamFault,
+    frame,
+    frame_head,
+    reset,
+)
+from penstock.service.wire.http2.requests import Request
+
+DROPPED = 256
+"""How many streams that we have reset are remembered."""
+
+
+PER_ANSWER = 2
+PER_POINT = 1_024
+"""What a peer earns by taking part: points for an answer, and how many bytes of a long one make a point."""
+
+
+class Encoded:
+    """A head as HTTP/2 sends it: kept with it, for every answer that shares it."""
+
+    __slots__ = ("block", "bodiless", "sized", "trailers", "trailers_sized", "unusual")
+
+    def __init__(self, head: Head) -> None:
+        self.block = encode([(b":status", b"%d" % head.status), *head.headers])
+        self.sized = len(self.block) << 8 | HEADERS
+        self.bodiless = head.status in (204, 304)
+        self.unusual = self.bodiless or len(self.block) > FRAME_SIZE
+        self.trailers = encode(head.trailers)
+        self.trailers_sized = len(self.trailers) << 8 | HEADERS
+
+
+class Listener(Protocol):
+    """Who is told what comes in on a stream whose request is not awaited whole."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def ended(self) -> None:
+        """The peer has said all it wanted to say."""
+
+    def lost(self) -> None:
+        """The peer has gone, or reset the stream: nothing more is received, and nothing sent arrives."""
+
+
+class Stream(Call):
+    """A call, and the stream it came on."""
+
+    __slots__ = (
+        "_streams",
+        "answered",
+        "begun",
+        "credit",
+        "end",
+        "ended",
+        "id",
+        "listener",
+        "lost",
+        "pieces",
+        "request",
+        "size",
+        "unsent",
+        "window",
+    )
+
+    def __init__(self, streams: Streams, id: int, request: Request, peer: Peer, now: float) -> None:
+        self.method, self.path, self.query = request.method, request.path, request.query
+        self.headers, self.peer, self.body = request.headers, peer, b""
+        self.expires = None if request.timeout is None else now + request.timeout
+        self._streams, self.id, self.request, self.begun = streams, id, request, now
+        self.window = 0  # what the peer may still send
+        self.credit = 0  # of the peer's window, above what every stream begins with
+        self.ended = self.answered = self.lost = False
+        self.pieces: list[bytes] | None = None  # of a body in several frames
+        self.size = 0  # ... together
+        self.unsent: bytes | memoryview = b""
+        self.end: bytes | None = None  # the frames after what is unsent, if that is all; empty: the last DATA says so
+        self.listener: Listener | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self.lost
+
+    def answer(self, head: Head, body: bytes = b"", extra: Sequence[Header] = ()) -> None:
+        if not self.answered:
+            self._streams.answer(self, head, body, extra)
+
+    def start(self, head: Head) -> None:
+        """Begin an answer that `send` continues and `finish` ends."""
+        if not self.answered:
+            self.answered = True
+            self._streams.start(self, head)
+
+    def send(self, data: bytes) -> None:
+        self._streams.send(self, data)
+
+    def finish(self, trailers: Sequence[Header] = ()) -> None:
+        self._streams.finish(self, trailers)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of the answer wait for the peer's window."""
+        return len(self.unsent)
+
+
+class Streams:
+    """All streams of one connection that are open, and what is to be written.
+
+    - `wrote` is called when there is something to write after there was nothing.
+    - `abandoned`: calls that were handed over and whose streams were reset; they still cost us something.
+    - `dropped`: streams that we have reset, of which more may still come.
+    """
+
+    __slots__ = (
+        "_bare",
+        "_initial",
+        "_queued",
+        "_useful",
+        "_window",
+        "_wrote",
+        "abandoned",
+        "dropped",
+        "open",
+        "out",
+        "progress",
+        "unsent",
+    )
+
+    def __init__(self, wrote: Callable[[], None]) -> None:
+        self._wrote = wrote
+        self.open: dict[int, Stream] = {}
+        self.out: list[bytes] = []
+        self._window = self._initial = WINDOW  # what the peer takes: over all, and of a new stream
+        self._queued: dict[int, Stream] = {}
+        self._bare = True  # the peer has its usual table; else say once that we use none
+        self.dropped: dict[int, None] = {}
+        self.unsent = self.abandoned = self._useful = 0
+        self.progress = 0  # how many bytes that had to wait have left
+
+    # ---------------------------------------------------------------- answers
+
+    def answer(self, stream: Stream, head: Head, body: bytes, extra: Sequence[Header]) -> None:
+        """Turn an answer into frames, as many as the windows allow."""
+        if stream.lost:
+            stream.answered = True
+            self.abandoned -= 1
+            return
+        encoded = head.http2
+        if not isinstance(encoded, Encoded):
+            encoded = head.http2 = Encoded(head)
+        size, id, out = len(body), stream.id, self.out
+        if extra or not size or not self._bare or encoded.unusual or stream.method == b"HEAD":
+            self._answer_slowly(stream, encoded, body, extra)
+            return
+        stream.answered = True
+        if not out:
+            self._wrote()
+        out.append(frame_head(encoded.sized, END_HEADERS, id) + encoded.block)
+        if size <= self._window and size <= self._initial + stream.credit and size <= FRAME_SIZE and not self._queued:
+            self._window -= size
+            if encoded.trailers:
+                out.append(frame_head(size << 8, 0, id) + body)
+                out.append(frame_head(encoded.trailers_sized, 5, id) + encoded.trailers)
+            else:
+                out.append(frame_head(size << 8, END_STREAM, id) + body)
+            self._close(stream)
+        else:
+            end = _header_frames(id, encoded.trailers, ends=True) if encoded.trailers else b""
+            self._queue(stream, body, end)
+
+    def _answer_slowly(self, stream: Stream, encoded: Encoded, body: bytes, extra: Sequence[Header]) -> None:
+        block = encoded.block + encode(extra) if extra else encoded.block
+        if stream.method == b"HEAD" or encoded.bodiless:
+            body = b""
+        alone = not body and not encoded.trailers
+        stream.answered = True
+        self.write(_header_frames(stream.id, self._prefixed(block), ends=alone))
+        if alone:
+            self._close(stream)
+        else:
+            self._queue(
+                stream, body, _header_frames(stream.id, encoded.trailers, ends=True) if encoded.trailers else b""
+            )
+
+    def _prefixed(self, block: bytes) -> bytes:
+        """A block; the first after the peer made its table smaller says that we use none."""
+        if self._bare:
+            return block
+        self._bare = True
+        return NO_TABLE + block
+
+    def start(self, stream: Stream, head: Head) -> None:
+        if not stream.lost:
+            encoded = Encoded(head)
+            self.write(_header_frames(stream.id, self._prefixed(encoded.block), ends=False))
+
+    def send(self, stream: Stream, data: bytes) -> None:
+        if not stream.lost and stream.end is None and data:
+            self._queue(stream, data, None)
+
+    def finish(self, stream: Stream, trailers: Sequence[Header]) -> None:
+        if not stream.lost and stream.end is None:
+            block = encode(trailers)
+            self._queue(stream, b"", _header_frames(stream.id, block, ends=True) if block else b"")
+
+    # ---------------------------------------------------------------- windows
+
+    def _queue(self, stream: Stream, data: bytes, end: bytes | None) -> None:
+        stream.unsent = memoryview(bytes(stream.unsent) + data if stream.unsent else data)
+        stream.end = end
+        self.unsent += len(data)
+        self._queued[stream.id] = stream
+        self._send_queued()
+
+    def _send_queued(self) -> None:
+        """One frame of each stream, again and again, until the windows are shut."""
+        if not self.out and self._queued:
+            self._wrote()
+        sent = True
+        while sent:
+            sent = False
+            for stream in list(self._queued.values()):
+                sent |= self._send_frame(stream)
+
+    def _send_frame(self, stream: Stream) -> bool:
+        unsent, end = stream.unsent, stream.end
+        size = min(len(unsent), self._window, self._initial + stream.credit, FRAME_SIZE)
+        if size < 0 or (not size and unsent):
+            return False
+        last = size == len(unsent) and end is not None
+        if size or end == b"":
+            flags = END_STREAM if last and not end else 0
+            self.out.append(frame_head(size << 8 | DATA, flags, stream.id) + unsent[:size])
+        self._window -= size
+        stream.credit -= size
+        stream.unsent = unsent[size:]
+        self.unsent -= size
+        self.progress += size
+        self._useful += size // PER_POINT
+        if not stream.unsent:
+            del self._queued[stream.id]
+        if last:
+            if end:
+                self.out.append(end)
+            self._close(stream)
+        return True
+
+    def opened(self, id: int, more: int) -> None:
+        """The peer opened a window; 0 is that of the whole connection."""
+        if id:
+            stream = self.open.get(id)
+            if stream is None:
+                return
+            if self._initial + stream.credit + more > LARGEST:
+                raise StreamFault(Code.FLOW_CONTROL_ERROR)
+            stream.credit += more
+        else:
+            self._window += more
+            if self._window > LARGEST:
+                raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+        if self._queued:
+            self._send_queued()
+
+    def resize(self, initial: int) -> None:
+        """The peer changed the window that streams begin with, and so those of all that are open."""
+        if any(initial + stream.credit > LARGEST for stream in self.open.values()):
+            raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+        self._initial = initial
+        if self._queued:
+            self._send_queued()
+
+    def useful(self) -> int:
+        """What has been achieved since somebody last asked, in points for its `Patience`."""
+        points, self._useful = self._useful, 0
+        return points
+
+    def shrink_table(self) -> None:
+        """The peer made its table smaller."""
+        self._bare = False
+
+    # ---------------------------------------------------------------- ends
+
+    def _close(self, stream: Stream) -> None:
+        """All has been said from our side. A peer that still speaks is told that it need not."""
+        self._useful += PER_ANSWER
+        del self.open[stream.id]
+        stream.lost = True
+        if not stream.ended:
+            self.drop(stream.id, Code.NO_ERROR)
+
+    def lose(self, stream: Stream) -> None:
+        """A stream is over before its answer."""
+        del self.open[stream.id]
+        stream.lost = True
+        if self._queued.pop(stream.id, None):
+            self.unsent -= len(stream.unsent)
+        elif stream.ended and not stream.answered and stream.listener is None:
+            self.abandoned += 1
+        if stream.listener is not None:
+            stream.listener.lost()
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """A stream is over before its answer, and the peer has to learn it."""
+        self.lose(stream)
+        self.drop(stream.id, code)
+
+    def drop(self, id: int, code: Code) -> None:
+        """Reset a stream that is open no more, and remember it: more of it may be on its way."""
+        self.dropped[id] = None
+        if len(self.dropped) > DROPPED:
+            del self.dropped[next(iter(self.dropped))]
+        self.write(reset(id, code))
+
+    def lose_all(self) -> None:
+        for stream in list(self.open.values()):
+            self.lose(stream)
+
+    def write(self, data: bytes) -> None:
+        if not self.out:
+            self._wrote()
+        self.out.append(data)
+
+
+def _header_frames(id: int, block: bytes, *, ends: bool) -> bytes:
+    """HEADERS, and as many CONTINUATIONs as it takes."""
+    pieces = [block[at : at + FRAME_SIZE] for at in range(0, len(block), FRAME_SIZE)] or [b""]
+    frames = []
+    for number, piece in enumerate(pieces):
+        flags = END_HEADERS if number == len(pieces) - 1 else 0
+        flags |= END_STREAM if ends and not number else 0
+        frames.append(frame(CONTINUATION if number else HEADERS, flags, id, piece))
+    return b"".join(frames)

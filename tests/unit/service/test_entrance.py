@@ -1,0 +1,50 @@
+"""Which protocol a connection speaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.service.wire.entrance import ALPN, PROTOCOLS, Spoken, choose
+from penstock.service.wire.http1 import Http1
+from penstock.service.wire.tls import names_of
+
+LONG = Spoken("other", b"PRI * OTHER", Http1)
+LAST = Spoken("http/1.1", b"", Http1)
+
+
+@pytest.mark.parametrize(
+    ("first", "chosen"),
+    [
+        (b"P", None),
+        (b"PRI * OTHE", None),
+        (b"PRI * OTHER", LONG),
+        (b"PRI * OTHER and more", LONG),
+        (b"PO", LAST),
+        (b"G", LAST),
+        (b"PRI * other", LAST),
+    ],
+)
+def test_the_first_bytes_tell_as_soon_as_they_can(first: bytes, chosen: Spoken | None) -> None:
+    assert choose(first, [LONG, LAST]) is chosen
+
+
+def test_a_table_must_end_with_a_protocol_that_always_fits() -> None:
+    assert PROTOCOLS[-1].preface == b""
+    assert "http/1.1" in ALPN
+    with pytest.raises(LookupError):
+        choose(b"G", [LONG])
+
+
+def test_names_of_a_certificate() -> None:
+    certificate = {
+        "subject": ((("organizationName", "Some"),), (("commonName", "first"),), (("commonName", "a.example"),)),
+        "subjectAltName": (
+            ("DNS", "a.example"),
+            ("URI", "spiffe://example/a"),
+            ("email", "a@example"),
+            ("IP Address", "192.0.2.1"),
+            ("DirName", "ignored"),
+        ),
+    }
+    assert names_of(certificate) == ("a.example", "spiffe://example/a", "a@example", "192.0.2.1", "first")
+    assert names_of({}) == ()
