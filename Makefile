@@ -74,7 +74,7 @@ clean: ## remove everything that make made
 	@tools/venv.sh "$(PYTHON)" .venv "$(MADE_FOR)" constraints.txt --editable '.[all]' --group dev
 
 .venv-bench/.made: pyproject.toml constraints.txt $(call ANEW,.venv-bench)
-	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" constraints.txt --editable '.[redis,rules,testing]' --group bench
+	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" constraints.txt --editable '.[redis,rules,server,testing]' --group bench
 
 .venv-peers/.made: pyproject.toml constraints-peers.txt $(call ANEW,.venv-peers)
 	@tools/venv.sh "$(PYTHON)" .venv-peers "$(MADE_FOR)" constraints-peers.txt --group peers

@@ -30,6 +30,7 @@ from bench import (
     redis_topologies,
     resilience,
     rules,
+    service_http,
     shedding,
     threads,
     waiting,
@@ -58,6 +59,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
     "resilience": resilience.measure,
+    "service_http": service_http.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

@@ -61,7 +61,8 @@ def _acquire(op: Acquire) -> Question:
             "a request of several keys, or an advisory one: a service decides these by rules of its own"
         )
     cost = max(ask.cost for ask in op.asks)
-    asked: dict[str, object] = {"key": key, "quota": [str(ask.quota) for ask in op.asks], "cost": cost}
+    quotas = [str(ask.quota) for ask in op.asks]
+    asked: dict[str, object] = {"key": key, "quota": quotas, "cost": cost, "decisions": True}
     if op.dry:
         return question(b"/v1/peek", asked, safe=True)
     if op.id is not None:
@@ -82,7 +83,7 @@ def _amend(op: Amend) -> Question:
 
 def check(descriptor: Mapping[str, object], cost: int, request_id: bytes | None) -> dict[str, object]:
     """A request by rules."""
-    asked: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True}
+    asked: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True, "decisions": True}
     return asked if request_id is None else asked | {"id": id_text(request_id)}
 
 

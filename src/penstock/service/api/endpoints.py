@@ -24,7 +24,7 @@ from penstock.rules.explaining import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, problem_of
-from penstock.service.api.verdicts import Verdicts
+from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.tokens import Tokens
 
@@ -63,6 +63,7 @@ class Endpoints:
     def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
         self._decider, self._limiter = decider, limiter
         self._tokens, self._verdicts = tokens, verdicts
+        self._check_now = decider.check_now
         self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter._bind is not None else None
         self.by_path: dict[bytes, Endpoint] = {
             b"/v1/check": self.check,
@@ -83,7 +84,12 @@ class Endpoints:
 
     def check(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _check(body)
-        self._by_rules(sent, sent.receipt, expires, batch, reply)
+        check_now = self._check_now
+        if check_now is not None:
+            ruling = check_now(batch, sent.descriptor, sent.cost, sent.id)
+            reply.tell(self._verdicts.write(ruling, _extras(sent)))
+        else:
+            self._by_rules(sent, _extras(sent), expires, batch, reply)
 
     def check_batch(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         checks = _list(body)
@@ -100,7 +106,7 @@ class Endpoints:
 
     def acquire(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _acquire(body)
-        self._by_quota(sent, sent.key, sent.quota, sent.receipt, expires, batch, reply)
+        self._by_quota(sent, sent.key, sent.quota, _extras(sent), expires, batch, reply)
 
     def hold(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _either(body)
@@ -117,7 +123,7 @@ class Endpoints:
     def peek(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _peek(body)
         if _names_rules(sent):
-            then = partial(self._ruled, reply, False, dry=True)
+            then = partial(self._ruled, reply, Extras(decisions=sent.decisions))
             known = self._decider.check(
                 batch, cast("dict[str, object]", sent.descriptor), sent.cost, dry=True, expires=expires, then=then
             )
@@ -125,7 +131,11 @@ class Endpoints:
                 then(known)
             return
         op = self._limiter._acquire(_key(sent.key), _quota(sent.quota), sent.cost, dry=True)
-        batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, False, True))
+        batch.add(
+            op,
+            self._decider.deadline(None, expires),
+            partial(self._decided, reply, Extras(decisions=sent.decisions), True),
+        )
 
     def explain(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _explain(body)
@@ -140,28 +150,28 @@ class Endpoints:
 
     def _either(self, sent: bodies.Either, expires: float | None, batch: Batch, reply: Reply) -> None:
         if _names_rules(sent):
-            self._by_rules(cast("bodies.Check", sent), True, expires, batch, reply)
+            self._by_rules(cast("bodies.Check", sent), A_RECEIPT, expires, batch, reply)
         else:
-            self._by_quota(sent, cast("JsonKey", sent.key), _quota(sent.quota), True, expires, batch, reply)
+            self._by_quota(sent, cast("JsonKey", sent.key), _quota(sent.quota), A_RECEIPT, expires, batch, reply)
 
-    def _by_rules(self, sent: bodies.Check, receipt: bool, expires: float | None, batch: Batch, reply: Reply) -> None:
-        then = partial(self._ruled, reply, receipt)
+    def _by_rules(self, sent: bodies.Check, extras: Extras, expires: float | None, batch: Batch, reply: Reply) -> None:
+        then = partial(self._ruled, reply, extras)
         known = self._decider.check(batch, sent.descriptor, sent.cost, sent.id, expires=expires, then=then)
         if known is not None:
-            reply.tell(self._verdicts.write(known, receipt=receipt))
+            reply.tell(self._verdicts.write(known, extras))
 
-    def _ruled(self, reply: Reply, receipt: bool, result: Result, *, dry: bool = False) -> None:
+    def _ruled(self, reply: Reply, extras: Extras, result: Result) -> None:
         if isinstance(result, PenstockError):
             reply.fail(result)
         else:
-            reply.tell(self._verdicts.write(result, receipt=receipt, decisions=dry))
+            reply.tell(self._verdicts.write(result, extras))
 
     def _by_quota(
         self,
         sent: bodies.Acquire | bodies.Either,
         key: JsonKey,
         quota: bodies.JsonQuota,
-        receipt: bool,
+        extras: Extras,
         expires: float | None,
         batch: Batch,
         reply: Reply,
@@ -169,18 +179,18 @@ class Endpoints:
         if self._acquire_now is not None:
             verdict = self._acquire_now(_key(key), quota, sent.cost, sent.id)
             batch.decided.append(verdict)
-            reply.tell(self._verdicts.write(verdict, receipt=receipt))
+            reply.tell(self._verdicts.write(verdict, extras))
             return
         op = self._limiter._acquire(_key(key), quota, sent.cost, request_id=sent.id)
-        batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, receipt, False))
+        batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, extras, False))
 
-    def _decided(self, reply: Reply, receipt: bool, dry: bool, outcome: Outcome) -> Verdict | None:
+    def _decided(self, reply: Reply, extras: Extras, dry: bool, outcome: Outcome) -> Verdict | None:
         try:
             verdict = verdict_of(outcome)
         except PenstockError as error:
             reply.fail(error)
             return None
-        reply.tell(self._verdicts.write(verdict, receipt=receipt, decisions=dry))
+        reply.tell(self._verdicts.write(verdict, extras))
         return None if dry else verdict
 
     # ------------------------------------------------------------ amending
@@ -323,6 +333,10 @@ def _key(key: JsonKey | UnsetType) -> Key:
 
 def _quota(quota: bodies.JsonQuota | UnsetType) -> bodies.JsonQuota:
     return cast("bodies.JsonQuota", quota)
+
+
+def _extras(sent: bodies.Check | bodies.Acquire) -> Extras:
+    return Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
 
 
 def _has_places(receipt: Receipt) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import UNSET
 
 from penstock.clock import SECOND
@@ -14,6 +16,20 @@ from penstock.service.tokens import Tokens
 
 STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
 _NO_QUOTA = (UNLIMITED, BLOCKED, SHED)
+_KNOWING = ("store", "local")  # others made up their answer
+
+
+class Extras(NamedTuple):
+    """What is told only to who wants it, because it takes time: a token of the receipt, if the request was admitted; the
+    decision on each of its asks.
+    """
+
+    receipt: bool = False
+    decisions: bool = False
+
+
+NOTHING = Extras()
+A_RECEIPT = Extras(receipt=True)
 
 
 class Verdicts:
@@ -26,18 +42,16 @@ class Verdicts:
         """What the client is told with the response."""
         return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
 
-    def write(self, verdict: Verdict, *, receipt: bool = False, decisions: bool = False) -> bytes:
-        """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted.
-
-        Who keeps a receipt, or only looks, wants to know of each counter: then there are `decisions` too.
-        """
-        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, _, *_ = verdict
+    def write(self, verdict: Verdict, extras: Extras = NOTHING) -> bytes:
+        """The verdict as JSON, with what else is wanted."""
+        # By position and without properties: every check comes through here.
+        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, *_ = verdict
+        source = verdict[7] if len(verdict) > 7 else "store"
         reason = "" if allowed else reason_of(verdict)
-        source = verdict.source
-        known = quota not in _NO_QUOTA and source in ("store", "local")
+        known = quota not in _NO_QUOTA and source in _KNOWING
         answer = bodies.Verdict(
             allowed,
-            STATUSES.get(reason, TOO_MANY),
+            200 if allowed else STATUSES.get(reason, TOO_MANY),
             reason,
             "",
             quota.limit if known else None,
@@ -51,10 +65,11 @@ class Verdicts:
         )
         if verdict.__class__ is Ruling:
             _add_rules(answer, verdict)
-        if receipt and allowed:
-            answer.receipt = self._tokens.seal(verdict.receipt, at)
-        if receipt or decisions:
-            answer.decisions = _decisions(verdict)
+        if extras is not NOTHING:
+            if extras.receipt and allowed:
+                answer.receipt = self._tokens.seal(verdict.receipt, at)
+            if extras.decisions:
+                answer.decisions = _decisions(verdict)
         return encode(answer)
 
 
@@ -80,9 +95,10 @@ def _decisions(verdict: Verdict) -> list[bodies.Decision]:
 
 
 def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:
-    answer.rule = ruling.rule
-    answer.version = ruling.version
+    course, posed, owners = ruling.plan
+    answer.version = course.version
+    answer.rule = owners[0].id if len(owners) == 1 and ruling[3] is posed[0][1] else ruling.rule
     if not answer.allowed and (message := ruling.message) is not None:
         answer.message = message
-    if ruling.plan[0].has_shadows:
+    if course.has_shadows:
         answer.would_refuse = ruling.would_refuse or UNSET
