@@ -66,7 +66,13 @@ def test_a_request_is_asked_with_all_its_quotas() -> None:
     op = Acquire((Ask(("a", "b"), MINUTE, 3), Ask(("a", "b"), PLACE, 1)))
     path, asked, safe = _asked(op)
     assert (path, safe) == (b"/v1/acquire", False)
-    assert asked == {"key": ["a", "b"], "quota": [str(MINUTE), str(PLACE)], "cost": 3, "decisions": True, "receipt": True}
+    assert asked == {
+        "key": ["a", "b"],
+        "quota": [str(MINUTE), str(PLACE)],
+        "cost": 3,
+        "decisions": True,
+        "receipt": True,
+    }
 
 
 def test_what_may_be_asked_twice_is_known() -> None:
