@@ -11,7 +11,7 @@ import uvloop
 
 from penstock import ManualClock, RateLimited, StoreError
 from penstock.client import AsyncClient, Tls
-from penstock.errors import InvalidRequest
+from penstock.errors import CostExceedsLimit, InvalidRequest
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls as ServerTls
 from penstock.testing.certificates import Certificate, can_make_certificates
@@ -40,10 +40,10 @@ async def test_what_is_asked_in_one_turn_is_one_batch(at: tuple[Running, Batches
         del batches.sizes[:]
         rulings = await asyncio.gather(*[client.check(ORDERS) for _ in range(20)])
         assert sum(ruling.allowed for ruling in rulings) == 3
-        assert batches.sizes == [20]
-        mixed = await asyncio.gather(client.check(UPLOADS), client.acquire("a", "1/hour"), client.peek("a", "1/hour"))
+        assert batches.paths[-1:] == [b"/v1/check/batch"]
+        mixed = await asyncio.gather(client.peek(UPLOADS), client.acquire("a", "1/hour"), client.peek("a", "1/hour"))
         assert [verdict.allowed for verdict in mixed] == [True, True, False]
-        assert batches.sizes == [20, 3]
+        assert batches.sizes == [1, 3]
 
 
 async def test_the_first_ones_share_the_connection_that_is_made_for_them(at: tuple[Running, Batches]) -> None:
@@ -160,3 +160,45 @@ async def test_both_sides_show_their_certificates(tmp_path: Path) -> None:
         async with AsyncClient(url, tls=Tls(own.path), timeout=DEADLINE, on_failure="raise") as stranger:
             with pytest.raises(StoreError, match=r"certificate verify failed|cannot be reached"):
                 await stranger.check(ORDERS)
+
+
+async def test_each_of_a_batch_fails_alone(at: tuple[Running, Batches]) -> None:
+    running, batches = at
+    async with _client(running) as client:
+        asked = [
+            client.check(ORDERS, 9),
+            client.check(ORDERS),
+            client.check(ORDERS, id="one"),
+            client.check(ORDERS, id="one"),
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert batches.paths == [b"/v1/check/batch"]
+        assert isinstance(answers[0], CostExceedsLimit)
+        assert [getattr(answer, "remaining", None) for answer in answers[1:]] == [2, 1, 1]
+
+
+async def test_who_is_cancelled_does_not_keep_the_others_of_a_batch_from_their_answers(
+    at: tuple[Running, Batches],
+) -> None:
+    running, batches = at
+    async with _client(running) as client:
+        for turns in range(4):  # before it goes out, and after
+            tasks = [asyncio.ensure_future(client.check({"path": "/orders", "user": f"u{turns}"})) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            tasks[1].cancel()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(answers[1], asyncio.CancelledError)
+            assert [getattr(answers[n], "allowed", None) for n in (0, 2)] == [True, True]
+    assert set(batches.paths) == {b"/v1/check/batch"}
+
+
+async def test_what_one_question_cannot_hold_is_several(at: tuple[Running, Batches]) -> None:
+    running, batches = at
+    async with _client(running) as client:
+        large = {"path": "/elsewhere", "user": "u" * 300_000}
+        rulings = await asyncio.gather(*[client.check(large) for _ in range(4)])
+        assert all(rulings)
+        assert batches.paths == [b"/v1/check/batch"] * 4
+        assert all(await asyncio.gather(*[client.check({"path": "/elsewhere"}) for _ in range(1_100)]))
+        assert len(batches.paths) == 4 + 3

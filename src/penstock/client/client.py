@@ -23,6 +23,7 @@ from penstock.client.address import DEFAULT_URL, Address, Tls
 from penstock.client.answers import Ruling, holds, is_free
 from penstock.client.exchange import DEFAULT_TIMEOUT
 from penstock.client.front import Descriptor, Request, RuleAsker, WhenGone
+from penstock.client.gathering import Gathering
 from penstock.client.service import AsyncService, Service
 from penstock.client.store import AsyncServiceStore, ServiceStore
 from penstock.clock import Clock
@@ -155,7 +156,8 @@ class Client(Limiter):
     def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
         self._check_open()
         asked = self._asker.check(path, descriptor, cost, id)
-        return self._asker.ruling(asked, self._service.ask([asked.question])[0], self._now())
+        told = self._asker.told(self._service.ask([asked.question])[0])
+        return self._asker.ruling(asked, told, self._now())
 
 
 class AsyncClient(AsyncLimiter):
@@ -177,6 +179,7 @@ class AsyncClient(AsyncLimiter):
     ) -> None:
         self._service = AsyncService(Address(url, token, tls), timeout, hook)
         self._asker = RuleAsker(self._service.guard, on_failure, hook)
+        self._gathering = Gathering(self._service, self._asker)
         super().__init__(AsyncServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._asker.layers)
         self._owns_store = True
 
@@ -285,7 +288,11 @@ class AsyncClient(AsyncLimiter):
     async def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
         self._check_open()
         asked = self._asker.check(path, descriptor, cost, id)
-        return self._asker.ruling(asked, (await self._service.ask([asked.question]))[0], self._now())
+        if path == b"/v1/check":
+            told = await self._gathering.ask(asked.question)
+        else:
+            told = self._asker.told((await self._service.ask([asked.question]))[0])
+        return self._asker.ruling(asked, told, self._now())
 
 
 def needed(quota: QuotaLike | None) -> QuotaLike:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 from penstock.client.replies import Reply
 from penstock.clock import SECOND, Micros
@@ -60,13 +63,17 @@ class Guard:
     def __init__(self, place: str, timeout: float, hook: Hook) -> None:
         self.place, self._hook = place, hook
         self.timeout = check_timeout(timeout)
+        self._untold: deque[tuple[State, State, str]] = deque()
         self.breaker = Breaker(Limits(slow=timeout, probing=max(timeout * 2, 1.0)), self._changed, random.random)
+        _alive.add(self)
 
     def refusal(self, now: float) -> Lost | None:
         """Why not to ask now, if so."""
-        if self.breaker.state == CLOSED or self.breaker.admits(now):
+        if self.breaker.state == CLOSED:
             return None
-        return Lost(f"not asked, because of {self.breaker.why}", "no")
+        admitted = self.breaker.admits(now)
+        self._tell()
+        return None if admitted else Lost(f"not asked, because of {self.breaker.why}", "no")
 
     def heard(self, heard: Sequence[Heard], began: float, now: float) -> None:
         """What became of calls that were asked together."""
@@ -78,11 +85,20 @@ class Guard:
             self.breaker.failed(began, now, lost or unwell or "")
         else:
             self.breaker.succeeded(began, now)
+        self._tell()
 
     def _changed(self, was: State, state: State, why: str) -> None:
-        level = logging.DEBUG if HALF_OPEN in (was, state) and state != CLOSED else logging.WARNING
-        log.log(level, "service at %s: breaker %s, it was %s (%s)", self.place, state, was, why)
-        tell(self._hook, BreakerChanged(self.place, was, state, why))
+        self._untold.append((was, state, why))  # and told when the breaker is not locked any more
+
+    def _tell(self) -> None:
+        while self._untold:
+            try:
+                was, state, why = self._untold.popleft()
+            except IndexError:  # another thread tells
+                return
+            level = logging.DEBUG if HALF_OPEN in (was, state) and state != CLOSED else logging.WARNING
+            log.log(level, "service at %s: breaker %s, it was %s (%s)", self.place, state, was, why)
+            tell(self._hook, BreakerChanged(self.place, was, state, why))
 
     def within(self, deadline: Micros | None) -> float:
         """How many seconds a call may take."""
@@ -98,3 +114,16 @@ def check_timeout(timeout: float) -> float:
     if not number or not 0 < timeout <= LONGEST_TIMEOUT:
         raise InvalidOption(f"timeout {shown(timeout)}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}")
     return float(timeout)
+
+
+_alive: WeakSet[Guard] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Whoever held a lock when the child was forked is not there to give it up."""
+    for guard in list(_alive):
+        guard.breaker.unlock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -70,17 +70,23 @@ class RuleAsker:
             asked.append(Asked(question(b"/v1/check/batch", body, safe=False), [cost for _, cost in some]))
         return asked
 
-    def ruling(self, asked: Asked, heard: Heard, now: Micros) -> Ruling:
+    def told(self, heard: Heard) -> Any:
+        """What was said, or a `Failed`. What is the caller's fault is raised."""
+        return self._guard.failed(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
+
+    def told_each(self, heard: Heard, number: int) -> Sequence[Any]:
+        """The same of each of so many requests that were asked as one."""
+        told = self.told(heard)
+        results = [told] * number if isinstance(told, Failed) else told.get("results", ())
+        return results if len(results) == number else [senseless(self._guard.place)] * number
+
+    def ruling(self, asked: Asked, told: Any, now: Micros) -> Ruling:
         """What became of one request."""
-        told = self._guard.failed(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
         return self._ruled(told, asked.costs[0], now, remembered=asked.remembered)
 
     def rulings(self, asked: Asked, heard: Heard, now: Micros) -> list[Ruling]:
         """What became of each request of a batch."""
-        told = self._guard.failed(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
-        results = [told] * len(asked.costs) if isinstance(told, Failed) else told.get("results", ())
-        if len(results) != len(asked.costs):
-            results = [senseless(self._guard.place)] * len(asked.costs)
+        results = self.told_each(heard, len(asked.costs))
         return [self._ruled(one, cost, now) for one, cost in zip(results, asked.costs, strict=True)]
 
     def _ruled(self, told: Any, cost: int, now: Micros, *, remembered: bool = False) -> Ruling:
@@ -116,10 +122,11 @@ class RuleAsker:
 
     def answer(self, heard: Heard) -> dict[str, Any]:
         """What was answered where nobody can stand in."""
-        told = self._guard.failed(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
+        told = self.told(heard)
         if isinstance(told, Failed):
             raise told.error.to_raise(told.charged)
-        return told
+        answered: dict[str, Any] = told
+        return answered
 
 
 def _checked(descriptor: Descriptor) -> Descriptor:

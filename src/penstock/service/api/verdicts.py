@@ -20,8 +20,8 @@ _KNOWING = ("store", "local")  # others made up their answer
 
 
 class Extras(NamedTuple):
-    """What is told only to who wants it, because it takes time: a token of the receipt, if the request was admitted; the
-    decision on each of its asks.
+    """What is told only to who wants it, because it takes time: a token of the receipt, if the request was admitted;
+    the decision on each of its asks.
     """
 
     receipt: bool = False
