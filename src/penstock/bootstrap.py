@@ -25,7 +25,7 @@ from socket import socket
 from typing import Protocol
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidRules
+from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import Hook
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.observability.accuracy import Sampler
@@ -40,6 +40,11 @@ from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api, AuthzOptions
 from penstock.service.auth import Guarded
 from penstock.service.deciding import Decider
+from penstock.service.envoy.environment import read_environment
+from penstock.service.envoy.http import HEALTHCHECK
+from penstock.service.envoy.parts import Parts, by_rules, configured
+from penstock.service.envoy.protocol import HEALTH_CHECK
+from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
 from penstock.service.inheriting import Inherited
@@ -55,8 +60,18 @@ from penstock.settings import Settings
 log = logging.getLogger("penstock.service")
 
 METRICS = b"/metrics"
+OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
+"""What may be asked without saying who asks."""
+
 FIGURES = "PENSTOCK_INHERITED_FIGURES"
 """Where the workers of a supervisor pool their figures."""
+
+TRACES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Any of these turns traces on."""
+
+_CALLS = "acquire authz check check/batch explain hold peek refund release renew reserve reset settle"
+PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
+"""By which a trace may name a call: what else its path says is the client's business."""
 
 LINGER = 1.0
 """Seconds, at most, in which clients are told that their connection closes."""
@@ -86,13 +101,17 @@ class Service:
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
+        self.envoy = self._asked_by_envoy(decider, runner, observer)
         self._tls = _tls(settings)
-        self.server = Server(self._guarded(self._routes(api)), limits=settings.limits, tls=self._tls)
+        handler, self._end_traces = _traced(self._guarded(self._routes(api)))
+        self.server = Server(handler, limits=settings.limits, tls=self._tls)
         self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
 
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. `ready` is called when connections are accepted."""
         self.rules.start()
+        if self.envoy.source is not None:
+            self.envoy.source.start()
         self.metrics.start()
         await self.server.listen(sockets)
         gc.collect()
@@ -108,6 +127,8 @@ class Service:
     def reload(self) -> None:
         """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""
         self.rules.ask()
+        if self.envoy.source is not None:
+            self.envoy.source.ask()
         if self._tls is not None:
             self._tls.renew()
         if self._enforcer.directory is not None:
@@ -132,15 +153,39 @@ class Service:
         waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
         return waiting, AsyncEnforcer(self.rules, waiting, directory=directory), Soon(waiting)
 
+    def _asked_by_envoy(self, decider: Decider, runner: Runner, observer: Observer) -> Parts:
+        """What Envoy asks: by its own configuration if there is one, else by the rules."""
+        settings = self.settings
+
+        def ready() -> bool:
+            return self.health.state().ready
+
+        if settings.envoy_config is None:
+            return by_rules(decider, ready=ready)
+        deployed = read_environment(os.environ)
+        return configured(
+            settings.envoy_config,
+            runner,
+            ready=ready,
+            options=deployed.options._replace(count_denied=settings.envoy_count_denied),
+            conduct=deployed.conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
+            observer=observer,
+            hook=self._hook,
+            budget=decider.budget,
+        )
+
     def _routes(self, api: Api) -> Handler:
-        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health}
+        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}
         if self.settings.metrics:
             exact[METRICS] = self.metrics
-        return Routes(exact, {}, otherwise=api)  # which knows what to say of a path that is none
+        grpc = Grpc(self.envoy.methods)
+        return Routes(
+            exact, dict.fromkeys(self.envoy.services, grpc), otherwise=api
+        )  # which knows what to say of a path that is none
 
     def _guarded(self, handler: Handler) -> Handler:
         tokens, names = self.settings.tokens, self.settings.client_names
-        return Guarded(handler, tokens, (LIVE, READY), names=names) if tokens or names else handler
+        return Guarded(handler, tokens, OPEN, names=names) if tokens or names else handler
 
     def _breakers(self) -> Mapping[str, str]:
         breakers = getattr(self._limiter.store, "breakers", None)
@@ -162,7 +207,10 @@ class Service:
 
     async def _close(self) -> None:
         self.rules.close()
+        if self.envoy.source is not None:
+            self.envoy.source.close()
         self.metrics.close()
+        self._end_traces()
         if isinstance(self._limiter, AsyncLimiter):
             await self._limiter.close()
         else:
@@ -232,6 +280,19 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _traced(handler: Handler) -> tuple[Handler, Callable[[], None]]:
+    """The handler, with traces if OpenTelemetry's variables ask for them; and what to call in the end."""
+    asked = next((name for name in TRACES if os.environ.get(name, "none") != "none"), None)
+    if asked is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return handler, lambda: None
+    try:
+        from penstock.observability.otel import from_environment  # nobody pays for it who does not want it
+    except ModuleNotFoundError:
+        raise InvalidOption(f"{asked}: traces need the extra otel (pip install 'penstock[otel]')") from None
+    traced = from_environment(handler, [*PATHS, LIVE, READY, METRICS])
+    return traced, traced.close
 
 
 def _tls(settings: Settings) -> Tls | None:

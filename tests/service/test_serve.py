@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import signal
+import ssl
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from penstock.cli.example_rules import EXAMPLE
 from penstock.service.listening import Address, Listening
-from penstock.testing.processes import DEADLINE
-from tests.service.serving import CHECK, Serving
+from penstock.testing.certificates import Certificate, can_make_certificates
+from penstock.testing.processes import DEADLINE, wait_until
+from tests.service.serving import CHECK, ROOT, Serving
 
 TOKEN = "a token of some length".replace(" ", "-")
 
@@ -129,3 +136,70 @@ def test_a_worker_that_is_idle_takes_less_than_80_mb() -> None:
         assert service.url
         status = Path(f"/proc/{service.place.pid}/status").read_text()
         assert int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) < 80_000
+
+
+def _plain(shown: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
+
+
+def _read(terminal: int) -> bytes:
+    """What was written next; nothing if the other end was closed, or stays silent for too long."""
+    try:
+        return os.read(terminal, 65_536) if select.select([terminal], [], [], DEADLINE)[0] else b""
+    except OSError:  # how Linux says that the other end was closed
+        return b""
+
+
+def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0"),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=its,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
+    )
+    os.close(its)
+    shown, asked = b"", False
+    try:
+        while "everybody" not in _plain(shown) and (read := _read(ours)):
+            shown += read
+            if not asked and (ready := re.search(r"listening on (http://[\d.:]+)\s.*requests/s", _plain(shown), re.S)):
+                asked = True
+                httpx.post(f"{ready[1]}/v1/check", json=CHECK, timeout=DEADLINE, trust_env=False)
+        process.send_signal(signal.SIGINT)
+        while read := _read(ours):
+            shown += read
+        assert process.wait(DEADLINE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    text = _plain(shown)
+    line = r"[\d,]+ requests/s   [\d,]+ allowed/s   0 refused/s   p50 [\d.]+ ms   p99 [\d.]+ ms   \d connections"
+    assert re.search(line, text), text
+    assert re.search(r"everybody +\d+ +0", text), text
+
+
+@pytest.mark.skipif(not can_make_certificates(), reason="no openssl")
+def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    certificate = Certificate.make("127.0.0.1", tmp_path)
+    flags = ("--tls-certificate", str(certificate.path), "--tls-key", str(certificate.key))
+    with Serving(*flags) as service:
+        (line,) = service.wait_for(r"\n  (curl .*)\n")
+        assert '"allowed":true' in subprocess.check_output(["/bin/sh", "-c", line], text=True, timeout=DEADLINE)
+        (tmp_path / "new").mkdir()
+        renewed = Certificate.make("127.0.0.1", tmp_path / "new")
+        renewed.key.replace(certificate.key)
+        renewed.path.replace(certificate.path)
+        service.signal(signal.SIGHUP)
+        wait_until(lambda: _trusted(service.url, certificate.path), "the new certificate", pause=0.05)
+
+
+def _trusted(url: str, certificate: Path) -> bool:
+    try:
+        verify = ssl.create_default_context(cafile=str(certificate))
+        return httpx.get(f"{url}/livez", verify=verify, timeout=DEADLINE, trust_env=False).status_code == 200
+    except httpx.ConnectError:
+        return False

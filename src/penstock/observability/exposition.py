@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite, isnan
 
 from penstock.observability.series import ALL, Series
 from penstock.observability.tally import Snapshot
@@ -77,4 +78,6 @@ def _buckets(series: Series, snapshots: Sequence[Snapshot]) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    return repr(int(value)) if value == int(value) else repr(value)
+    if isfinite(value):
+        return repr(int(value)) if value == int(value) else repr(value)
+    return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"

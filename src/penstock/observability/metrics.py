@@ -1,11 +1,14 @@
 """Metrics: an observer of the service, a hook of everything below it, and the handler of `GET /metrics`.
 
     prepare(directory)                                    # once, in the supervisor: penstock.observability.shared
-    metrics = Metrics(directory, worker="0")              # in each worker, after the fork
-    limiter = AsyncLimiter(url, hook=metrics)             # breakers, outages, faults
-    rules = RuleSource(path, RuleSet, hook=metrics)
-    decider = Decider(enforcer, runner, metrics)          # decisions
-    metrics.watch(store=store, rules=rules, connections=lambda: server.connections)
+    metrics = Metrics(directory, worker="0")              # in each worker
+    sampler = Sampler(secret, complete=False)             # optional: penstock.observability.accuracy
+    hook = Hooks(metrics, EventLog())                     # of limiter, rules, shedder, key directory
+    observer = Observers(metrics, sampler, DenialLog(secret))
+    limiter = AsyncLimiter(url, hook=hook)
+    rules = RuleSource(path, RuleSet, hook=hook)
+    decider = Decider(enforcer, runner, observer)
+    metrics.watch(store=limiter.store, rules=rules, sampler=sampler, connections=lambda: server.connections)
     metrics.start()                                       # on the running loop
     ...
     metrics.close()                                       # writes the last figures
@@ -27,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -107,6 +110,7 @@ class Metrics:
         self._redis: RedisWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one, so that what is written last stays
+        self._writing: Future[None] | None = None
         self._scrapes: list[Call] = []
 
     # An observer
@@ -208,9 +212,11 @@ class Metrics:
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FLUSH, self._tick)
+        if self._writing is not None and not self._writing.done():
+            return  # the disk is slow: nothing piles up, and the next write says it all
         snapshot = self.snapshot()
         if self._shared is not None or self._sampler is not None:
-            self._files.submit(self._exchange, snapshot)
+            self._writing = self._files.submit(self._exchange, snapshot)
 
     # Figures
 
@@ -284,9 +290,12 @@ class Metrics:
     def _exchange(self, snapshot: Snapshot) -> None:
         """Write, and let the sampler hear what the others have written."""
         self._write(snapshot)
-        if self._sampler is not None and self._leads():
-            others = [other.sampled for other in self._others() if other.sampled]
-            self._sampler.hear([snapshot.sampled, *others])
+        try:
+            if self._sampler is not None and self._leads():
+                others = [other.sampled for other in self._others() if other.sampled]
+                self._sampler.hear([snapshot.sampled, *others])
+        except Exception as error:  # figures are never worth more than decisions
+            log.warning("the accuracy of limits could not be judged: %s", type(error).__name__)
 
     def _everybody(self, snapshot: Snapshot) -> list[Snapshot]:
         self._write(snapshot)

@@ -1,25 +1,26 @@
 """Traces: a span for each sampled call, under the span of whoever called (`traceparent`). Needs the extra `otel`.
 
-    provider = from_environment()                          # OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_ENDPOINT, ...
-    handler = Traced(handler, provider.get_tracer("penstock"))
+    traced = from_environment(handler, routes)             # OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_ENDPOINT, ...
     ...
-    provider.shutdown()                                    # sends what is left
+    traced.close()                                         # sends what is left
 
 Where tracing is off nobody wraps the handler, and nothing is paid. Where it is on, a call whose caller does not sample
 it is looked at and left alone; `share` makes one in so many calls without a caller's span the root of a new trace.
+Who is sampled is decided here, before a span is made: making one for each call would cost more than the decision.
 A span says method, route, status and how many calls its batch held: no path, no header, no key.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -29,15 +30,38 @@ from penstock.service.wire.calls import Call, Handler, Head, Header
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-def from_environment() -> TracerProvider:
-    """Exports as the variables of OpenTelemetry say: `OTEL_TRACES_EXPORTER` is otlp (over HTTP), console or none."""
-    provider = TracerProvider(
-        resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "penstock")})
-    )
-    exporter = _exporter(os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip())
+def from_environment(
+    handler: Handler, routes: Collection[bytes] = (), environment: Mapping[str, str] = os.environ
+) -> Traced:
+    """A handler that traces as the variables of OpenTelemetry say.
+
+    - `OTEL_TRACES_EXPORTER`: otlp (over HTTP; the default), console or none.
+    - `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`: for calls without a caller's span. None of them begins a trace
+      unless it says always_on, or traceidratio and a ratio; with or without parentbased_.
+    """
+    service = environment.get("OTEL_SERVICE_NAME", "penstock")
+    provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create({"service.name": service}))
+    exporter = _exporter(environment.get("OTEL_TRACES_EXPORTER", "otlp").strip())
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
+    share = _share(environment.get("OTEL_TRACES_SAMPLER", ""), environment.get("OTEL_TRACES_SAMPLER_ARG", "1"))
+    return Traced(handler, provider, routes=routes, share=share)
+
+
+def _share(sampler: str, ratio: str) -> int:
+    """One in how many begins a trace; 0 is none."""
+    kind = sampler.strip().removeprefix("parentbased_")
+    if kind in ("", "always_on", "always_off"):
+        return 1 if kind == "always_on" else 0
+    if kind != "traceidratio":
+        raise InvalidOption(f"OTEL_TRACES_SAMPLER {shown(sampler)}: expected always_on, always_off or traceidratio")
+    try:
+        share = float(ratio)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidOption(f"OTEL_TRACES_SAMPLER_ARG {shown(ratio)}: expected a number from 0 to 1")
+    return round(1 / share) if share else 0
 
 
 def _exporter(name: str) -> SpanExporter | None:
@@ -57,10 +81,13 @@ class Traced:
     - `share`: of calls without a caller's span, one in so many begins a trace; 0 is none.
     """
 
-    def __init__(self, handler: Handler, tracer: Tracer, *, routes: Collection[bytes] = (), share: int = 0) -> None:
+    def __init__(
+        self, handler: Handler, provider: TracerProvider, *, routes: Collection[bytes] = (), share: int = 0
+    ) -> None:
         if isinstance(share, bool) or not isinstance(share, int) or share < 0:
             raise InvalidOption(f"share {shown(share)}: expected a whole number, at least 0")
-        self._handler, self._tracer, self._share = handler, tracer, share
+        self._handler, self._provider, self._share = handler, provider, share
+        self._tracer: Tracer = provider.get_tracer("penstock")
         self._routes = sorted(routes, key=len, reverse=True)
         self._turn = 0
 
@@ -72,6 +99,10 @@ class Traced:
                 if span is not None:
                     calls[position] = _TracedCall(call, span)  # in place: whoever answers for all answers for it
         self._handler.handle(calls)
+
+    def close(self) -> None:
+        """Send what is left. Blocks for as long as the exporter takes."""
+        self._provider.shutdown()
 
     def _span(self, call: Call, parent: bytes | None, together: int) -> Span | None:
         if parent is None:

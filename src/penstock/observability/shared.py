@@ -73,7 +73,7 @@ class Shared:
     def lead(self) -> bool:
         """Whether this worker is the one that does what only one should do; it stays so until it ends."""
         if not self.leads:
-            with suppress(BlockingIOError):
+            with suppress(BlockingIOError, ValueError):  # another does, or this one is gone
                 fcntl.flock(self._lead, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.leads = True
         return self.leads

@@ -3,7 +3,8 @@
 What YAML offers beyond that is where files go wrong without anybody noticing, so it is refused: aliases (a few lines of
 which unfold to gigabytes), tags, several documents, repeated keys, blank values. Words mean what they say: `off`, `no`,
 `1.10` and `007` are texts, only `true` and `false` are truth values, and only plain whole numbers are numbers, so that
-every value can be turned back into what was written.
+every value can be turned back into what was written. Files that others wrote for another reader may be `lenient`: there
+an alias is the value that it stands for, the very same object, and a blank is None.
 
 Everything is bounded while it is read: bytes, values, depth. Mappings and lists remember their lines.
 """
@@ -69,9 +70,9 @@ class _Stop(Exception):
         self.located = _located(line, path, problem, expected)
 
 
-def read(content: bytes | str) -> Document:
-    """The one document in `content`."""
-    reader, text = _Reader(), ""
+def read(content: bytes | str, *, lenient: bool = False) -> Document:
+    """The one document in `content`. Who reads a lenient one must bound what it visits: values may be shared."""
+    reader, text = _Reader(lenient=lenient), ""
     try:
         text = _decoded(content)
         reader.read(text)
@@ -125,7 +126,9 @@ def _located(line: int, path: Path, problem: str, expected: str) -> Located:
 class _Reader:
     """Builds the data from the parser's events. `open` are the containers being filled; `path` leads to the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lenient: bool) -> None:
+        self.lenient = lenient
+        self.anchors: dict[str, object] = {}  # what aliases stand for, if they are followed
         self.data: object = None
         self.flaws: list[Located] = []
         self.open: list[Mapping | List] = []
@@ -163,11 +166,13 @@ class _Reader:
             self._take_key(self.mapping, text, line)
             return
         plain = event.implicit[0]  # neither quoted nor tagged
-        if plain and text in _BLANK:
+        if plain and text in _BLANK and not self.lenient:
             self._fault(line, "blank", "a value, or no such field")
         if event.tag:
             self._tag(event.tag, line)
-        self._place(_resolved(text) if plain else text, line)
+        value = _resolved(text) if plain else text
+        self._anchor(event.anchor, value)
+        self._place(value, line)
 
     def _start(self, container: Mapping | List, event: Any, line: int) -> None:
         self._no_key(line, "a list or mapping")
@@ -177,6 +182,7 @@ class _Reader:
             self._tag(event.tag, line)
         step = self._step()
         self._place(container, line)
+        self._anchor(event.anchor, container)
         self.path += step
         self.open.append(container)
         self.mapping = container if isinstance(container, Mapping) else None
@@ -187,11 +193,20 @@ class _Reader:
         last = self.open[-1] if self.open else None
         self.mapping = last if isinstance(last, Mapping) else None
 
-    def _alias(self, _: object, line: int) -> None:
-        """What an alias stands for is not looked at, so there is nothing that could unfold."""
+    def _alias(self, event: Any, line: int) -> None:
+        """What an alias stands for is not looked at, so there is nothing that could unfold here."""
         self._no_key(line, "an alias")
-        self._fault(line, "an alias", "the value itself: aliases are not followed")
-        self._place(None, line)
+        value = self.anchors.get(event.anchor) if self.lenient else None
+        if not self.lenient:
+            self._fault(line, "an alias", "the value itself: aliases are not followed")
+        elif event.anchor not in self.anchors or any(value is container for container in self.open):
+            self._fault(line, "an alias of nothing that is complete", "the name of an anchor above")
+            value = None
+        self._place(value, line)
+
+    def _anchor(self, name: str | None, value: object) -> None:
+        if name is not None:
+            self.anchors[name] = value
 
     def _no_key(self, line: int, found: str) -> None:
         if self.mapping is not None and self.key is None:

@@ -82,7 +82,7 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
     elif not located:
         problem = "nothing in it" if data is None else ""
         located = [Located(0, Flaw((), data, problem, "a mapping with rules, or empty: true"))]
-    raise InvalidRules(_faults(located, file))
+    raise InvalidRules(faults_of(located, file))
 
 
 def load(path: FilePath) -> RuleFile:
@@ -173,7 +173,7 @@ def _named(records: object, field: str) -> Iterator[tuple[int, str]]:
             yield at, name
 
 
-def _faults(located: list[Located], file: str) -> Iterator[Fault]:
+def faults_of(located: list[Located], file: str) -> Iterator[Fault]:
     """At most so many as somebody may read, in the order of the file."""
     located = sorted(located, key=lambda each: each.line)
     for line, flaw in located[:MAX_FLAWS]:

@@ -25,10 +25,13 @@ class Runner(Protocol):
 
 
 class Now:
-    """Over a store that answers without waiting."""
+    """Over a store that answers without waiting. `bind` makes the store's own way to ask a single quota, if it has one:
+    a fifth of what an operation costs.
+    """
 
     def __init__(self, limiter: Limiter) -> None:
         self._run = limiter._driver.run
+        self.bind = limiter._bind
 
     def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
         done(self._run(ops, deadline))

@@ -23,6 +23,8 @@ from penstock.settings.values import Unreadable
 
 CONFIG = f"{PREFIX}CONFIG"
 MAX_BYTES = 1 << 20
+ENVOY = next(setting for setting in SETTINGS if setting.name == "envoy_config")
+FROM_ENVIRONMENT = "env"
 
 
 class _Said(NamedTuple):
@@ -41,10 +43,13 @@ def load(
         file = Path(environment[CONFIG])
     faults: list[str] = []
     written = {} if file is None else _read(file, faults)
+    deployed = _deployed(_find(ENVOY, flags, environment, written), environment, faults)
     read: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in SETTINGS:
-        said = _find(setting, flags, environment, written)
+        said = _find(setting, flags, environment, written) or deployed.get(setting.name)
+        if setting is ENVOY and said is not None and said.value == FROM_ENVIRONMENT:
+            said = deployed.get(setting.name)
         if said is None:
             continue
         origins[setting.name] = said.origin
@@ -58,6 +63,31 @@ def load(
     if faults:
         raise InvalidOption("\n".join(faults))
     return settings
+
+
+def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[str]) -> dict[str, _Said]:
+    """What the variables of envoyproxy/ratelimit say, where the service is to stand in for that one."""
+    if envoy is None:
+        return {}
+    from penstock.service.envoy.environment import read_environment  # here, for others need no protobuf
+
+    try:
+        found = read_environment(environment)
+    except InvalidOption as error:
+        faults.append(str(error))
+        return {}
+    if envoy.value == FROM_ENVIRONMENT and found.folder is None:
+        faults.append(
+            f"envoy_config env (from {envoy.origin}): expected RUNTIME_ROOT or RUNTIME_SUBDIRECTORY beside it"
+        )
+    listen = [address for address in (found.http, found.grpc) if address is not None]
+    said: dict[str, tuple[object, str]] = {
+        "envoy_config": (None if found.folder is None else str(found.folder), "RUNTIME_ROOT"),
+        "store": (found.store, "REDIS_URL"),
+        "listen": (listen or None, "PORT and GRPC_PORT"),
+        "log_level": (found.log_level, "LOG_LEVEL"),
+    }
+    return {name: _Said(value, origin) for name, (value, origin) in said.items() if value is not None}
 
 
 def _find(

@@ -94,6 +94,17 @@ class Settings:
         "where the counters are: memory://, or redis://host:6379/0 for several workers or hosts",
     )
     rules: Path = _setting(values.path, Path("penstock.yaml"), "the file of rules; it is followed when it changes")
+    envoy_config: Path | None = _setting(
+        values.path,
+        None,
+        "a folder of envoyproxy/ratelimit's configuration, to answer Envoy by; env: the one that RUNTIME_ROOT names",
+    )
+    envoy_all_or_nothing: bool = _setting(
+        values.switch, False, "whether a request of Envoy's that is over one limit is charged to none"
+    )
+    envoy_count_denied: bool = _setting(
+        values.switch, False, "whether refused hits of Envoy's count, as they do in envoyproxy/ratelimit"
+    )
     keys: Path | None = _setting(values.existing, None, "a file of API keys: hash,owner,tier,status")
     keys_secret: bytes | None = _setting(
         values.key_secret, None, "what the hashes in that file are keyed with, 16 to 64 bytes", secret=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from penstock.model import Key, Verdict
 from penstock.observability import accuracy
 from penstock.observability.accuracy import Account, Judge, Observed, Sampler, Seen, counter_of, is_measured
 from penstock.observability.metrics import Metrics
+from penstock.observability.shared import prepare
 from penstock.stores.memory import MemoryStore
 from tests.unit.observability.support import Samples, enforcer
 
@@ -228,6 +230,28 @@ def test_the_figures_are_exported_by_scope() -> None:
         assert text.of("penstock_accuracy_over_units_total", rule="-", scope=scope) == 3
         assert (text.of("penstock_accuracy_under_units_total", rule="-", scope=scope) is None) is not complete
         assert text.of("penstock_accuracy_keys") == 1
+        metrics.close()
+
+
+def test_workers_hear_each_other_through_the_directory(tmp_path: Path) -> None:
+    """Each admits no more than the limit, and together they admit twice as much."""
+    clock, directory = ManualClock(), prepare(tmp_path)
+    workers = [Metrics(directory, name, clock=clock) for name in "01"]
+    samplers = [Sampler(SECRET, complete=True, share=1) for _ in workers]
+    for metrics, sampler in zip(workers, samplers, strict=True):
+        metrics.watch(sampler=sampler)
+        metrics._exchange(metrics.snapshot())
+    for wait in (5, 5, 5):
+        clock.advance(wait)
+        for metrics, sampler in zip(workers, samplers, strict=True):
+            told(sampler, "2/second", [True, True], clock)
+            metrics._exchange(metrics.snapshot())
+    for _ in range(2):  # once to judge, and once to write what came of it
+        workers[0]._exchange(workers[0].snapshot())
+    text = Samples(workers[1].text())
+    assert text.of("penstock_accuracy_admitted_units_total", rule="-", scope="all") == 8
+    assert text.of("penstock_accuracy_over_units_total", rule="-", scope="all") == 4
+    for metrics in workers:
         metrics.close()
 
 

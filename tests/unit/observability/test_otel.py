@@ -57,7 +57,7 @@ def test_a_call_that_its_caller_samples_is_a_span_below_the_callers(
 ) -> None:
     handler = Answering(200, 503)
     calls = [calling("01"), calling("01")]
-    Traced(handler, provider.get_tracer("penstock"), routes=[b"/metrics"]).handle([*calls])
+    Traced(handler, provider, routes=[b"/metrics"]).handle([*calls])
     first, second = exporter.get_finished_spans()
     assert first.context is not None
     assert f"{first.context.trace_id:032x}" == TRACE
@@ -82,13 +82,13 @@ def test_calls_that_nobody_samples_are_handed_on_as_they_are(
 ) -> None:
     handler = Answering(200, 200)
     calls: list[Call] = [calling(), calling("00")]
-    Traced(handler, provider.get_tracer("penstock")).handle(list(calls))
+    Traced(handler, provider).handle(list(calls))
     assert all(got is call for got, call in zip(handler.got, calls, strict=True))
     assert not exporter.get_finished_spans()
 
 
 def test_one_in_so_many_begins_a_trace(provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
-    traced = Traced(Answering(*[200] * 10), provider.get_tracer("penstock"), share=5)
+    traced = Traced(Answering(*[200] * 10), provider, share=5)
     traced.handle([calling() for _ in range(10)])
     spans = exporter.get_finished_spans()
     assert len(spans) == 2
@@ -100,7 +100,7 @@ def test_one_in_so_many_begins_a_trace(provider: TracerProvider, exporter: InMem
 )
 def test_a_broken_parent_breaks_nothing(provider: TracerProvider, parent: bytes) -> None:
     call = Scrape(b"POST", [(b"traceparent", parent), (b"tracestate", b"\xff")])
-    Traced(Answering(200), provider.get_tracer("penstock")).handle([call])
+    Traced(Answering(200), provider).handle([call])
     assert call.status == 200
 
 
@@ -111,24 +111,33 @@ def test_an_answer_that_comes_twice_ends_a_span_once(provider: TracerProvider, e
             with pytest.raises(AssertionError, match="twice"):
                 calls[0].answer(Head(500, TEXT))
 
-    Traced(Twice(), provider.get_tracer("penstock")).handle([calling("01")])
+    Traced(Twice(), provider).handle([calling("01")])
     assert attributes(exporter.get_finished_spans())[0]["http.response.status_code"] == 200
 
 
-def test_exporters_are_chosen_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "gatekeeper")
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    assert from_environment().resource.attributes["service.name"] == "gatekeeper"
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    provider = from_environment()
-    provider.shutdown()
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier pigeon")
-    with pytest.raises(InvalidOption, match="OTEL_TRACES_EXPORTER 'carrier pigeon': expected otlp, console or none"):
-        from_environment()
+def test_the_environment_says_where_traces_go_and_whose() -> None:
+    def made(**variables: str) -> Traced:
+        return from_environment(Answering(), (), {f"OTEL_{name}": value for name, value in variables.items()})
+
+    silent = made(SERVICE_NAME="gatekeeper", TRACES_EXPORTER="none")
+    assert silent._provider.resource.attributes["service.name"] == "gatekeeper"
+    assert silent._share == 0
+    over_http = made(EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    over_http.close()
+    assert made(TRACES_EXPORTER="none", TRACES_SAMPLER="parentbased_always_on")._share == 1
+    assert made(TRACES_EXPORTER="none", TRACES_SAMPLER="traceidratio", TRACES_SAMPLER_ARG="0.01")._share == 100
+    for variables, said in (
+        ({"TRACES_EXPORTER": "pigeon"}, "OTEL_TRACES_EXPORTER 'pigeon': expected otlp, console or none"),
+        ({"TRACES_SAMPLER": "dice"}, "OTEL_TRACES_SAMPLER 'dice': expected always_on, always_off or traceidratio"),
+        (
+            {"TRACES_SAMPLER": "traceidratio", "TRACES_SAMPLER_ARG": "half"},
+            "OTEL_TRACES_SAMPLER_ARG 'half': expected a number from 0 to 1",
+        ),
+    ):
+        with pytest.raises(InvalidOption, match=said):
+            made(**({"TRACES_EXPORTER": "none"} | variables))
 
 
 def test_a_share_that_means_nothing_is_refused(provider: TracerProvider) -> None:
     with pytest.raises(InvalidOption, match="share -1: expected a whole number, at least 0"):
-        Traced(Answering(), provider.get_tracer("penstock"), share=-1)
+        Traced(Answering(), provider, share=-1)

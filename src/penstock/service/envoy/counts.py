@@ -1,0 +1,46 @@
+"""How often each limit was asked and what it said: the statistics that envoyproxy/ratelimit keeps, under its names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_TITLES = 10_000
+"""With `detailed_metric` clients choose the titles: beyond so many, all are counted under one."""
+
+OTHERS = "other"
+
+
+class Tally:
+    """Hits of one limit, by what became of them."""
+
+    __slots__ = ("near_limit", "over_limit", "shadow_mode", "total_hits", "within_limit")
+
+    def __init__(self) -> None:
+        self.total_hits = self.over_limit = self.near_limit = self.within_limit = self.shadow_mode = 0
+
+
+class Count(NamedTuple):
+    """One number: of which limit, such as `domain.key_value`, what it counts, and how many."""
+
+    title: str
+    name: str
+    hits: int
+
+
+class Counts:
+    """All tallies. `read` is for whoever exports them."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, Tally] = {}
+
+    def tally(self, title: str) -> Tally:
+        tally = self._tallies.get(title)
+        if tally is None:
+            tally = self._tallies.setdefault(title if len(self._tallies) < MAX_TITLES else OTHERS, Tally())
+        return tally
+
+    def read(self) -> Iterator[Count]:
+        for title, tally in list(self._tallies.items()):
+            for name in Tally.__slots__:
+                yield Count(title, name, getattr(tally, name))

@@ -1,0 +1,171 @@
+"""The environment variables of envoyproxy/ratelimit that mean something here, so that a deployment keeps them.
+
+    RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY    the folder of the configuration
+    REDIS_TYPE, REDIS_URL, REDIS_AUTH, REDIS_TLS, ...         the store
+
+They are read only where the service was asked to behave like that one, and yield to flags, `PENSTOCK_...` variables and
+the file of settings. `VARIABLES` are all of them; others mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from penstock.errors import InvalidOption, shown
+from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.reading import Options
+from penstock.stores.redis.keys import MAX_PREFIX
+
+DEFAULT_ROOT = "/srv/runtime_data/current"
+HEADERS = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+_LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
+TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false", "")
+
+
+class Deployment(NamedTuple):
+    """What the variables say; None where they say nothing.
+
+    - `folder`: where the configuration is.
+    - `store`: the URL of the store. It may hold a password.
+    - `http`, `grpc`: addresses to listen at, such as `0.0.0.0:8080`.
+    - `log_level`: such as `warning`.
+    """
+
+    folder: Path | None
+    store: str | None
+    http: str | None
+    grpc: str | None
+    log_level: str | None
+    options: Options
+    conduct: Conduct
+
+
+VARIABLES = {
+    "RUNTIME_ROOT": "the folder above RUNTIME_SUBDIRECTORY",
+    "RUNTIME_SUBDIRECTORY": "the folder whose subfolder RUNTIME_APPDIRECTORY (config) holds the files",
+    "RUNTIME_APPDIRECTORY": "that subfolder",
+    "MERGE_DOMAIN_CONFIG": "several files may have the same domain",
+    "HOST": "where HTTP is listened for, with PORT",
+    "PORT": "where HTTP is listened for",
+    "GRPC_HOST": "where gRPC is listened for, with GRPC_PORT",
+    "GRPC_PORT": "where gRPC is listened for",
+    "LOG_LEVEL": "what is logged",
+    "BACKEND_TYPE": "must be redis",
+    "REDIS_SOCKET_TYPE": "tcp or unix",
+    "REDIS_TYPE": "single, sentinel or cluster, in any case",
+    "REDIS_URL": "host:port, or a socket; of sentinels the service's name and them; of a cluster its nodes",
+    "REDIS_AUTH": "the password, or user:password",
+    "REDIS_SENTINEL_AUTH": "the sentinels' password, or user:password",
+    "REDIS_TLS": "talk to the store encrypted",
+    "CACHE_KEY_PREFIX": "what keys in the store begin with",
+    "NEAR_LIMIT_RATIO": "from which share of a limit on hits are counted as near_limit",
+    "SHADOW_MODE": "nothing is refused",
+    "QUOTA_MODE": "every limit is in quota mode",
+    "RESPONSE_DYNAMIC_METADATA": "Envoy is told the metadata of limits",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true is what Penstock does; false, the default there, is not honoured",
+    "LIMIT_RESPONSE_HEADERS_ENABLED": "answers carry headers with limit, remaining and reset",
+    "LIMIT_LIMIT_HEADER": "the name of the first",
+    "LIMIT_REMAINING_HEADER": "the name of the second",
+    "LIMIT_RESET_HEADER": "the name of the third",
+}
+"""What is honoured, and what it says."""
+
+
+def read_environment(environment: Mapping[str, str]) -> Deployment:
+    """What the variables say. Raises `InvalidOption` for one that cannot be honoured."""
+    said = {name: value for name, value in environment.items() if name in VARIABLES}
+    headers = None
+    if _truth(said, "LIMIT_RESPONSE_HEADERS_ENABLED"):
+        names = ("LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER")
+        limit, remaining, reset = [said.get(n) or default for n, default in zip(names, HEADERS, strict=True)]
+        headers = limit.lower(), remaining.lower(), reset.lower()
+    return Deployment(
+        _folder(said),
+        store_url(said),
+        _address(said, "HOST", "PORT"),
+        _address(said, "GRPC_HOST", "GRPC_PORT"),
+        _LEVELS.get(level, level) if (level := said.get("LOG_LEVEL", "").lower()) else None,
+        Options(merge_domains=_truth(said, "MERGE_DOMAIN_CONFIG")),
+        Conduct(
+            shadow_mode=_truth(said, "SHADOW_MODE"),
+            quota_mode=_truth(said, "QUOTA_MODE"),
+            headers=headers,
+            dynamic_metadata=_truth(said, "RESPONSE_DYNAMIC_METADATA"),
+            near_limit_ratio=_ratio(said, "NEAR_LIMIT_RATIO"),
+        ),
+    )
+
+
+def store_url(said: Mapping[str, str]) -> str | None:
+    """The URL of the store that the variables name, in the form that Penstock's stores are named in."""
+    if said.get("BACKEND_TYPE", "redis").lower() != "redis":
+        raise InvalidOption(f"BACKEND_TYPE {shown(said['BACKEND_TYPE'])}: expected redis")
+    target = said.get("REDIS_URL", "")
+    if not target:
+        return None
+    secure = "s" if _truth(said, "REDIS_TLS") else ""
+    options: dict[str, str] = {}
+    if said.get("CACHE_KEY_PREFIX"):
+        options["prefix"] = said["CACHE_KEY_PREFIX"][:MAX_PREFIX]
+    user = _credentials(said.get("REDIS_AUTH", ""))
+    match said.get("REDIS_TYPE", "single").lower():
+        case "single" if said.get("REDIS_SOCKET_TYPE", "tcp").lower() == "unix":
+            url = f"redis+unix://{user}{quote(target)}"
+        case "single":
+            url = f"redis{secure}://{user}{target}"
+        case "cluster":
+            url = f"redis{secure}+cluster://{user}{target}"
+        case "sentinel":
+            service, _, nodes = target.partition(",")
+            name, _, password = said.get("REDIS_SENTINEL_AUTH", "").rpartition(":")
+            options |= {"sentinel_username": name} if name else {}
+            options |= {"sentinel_password": password} if password else {}
+            url = f"redis{secure}+sentinel://{user}{nodes}/{quote(service)}"
+        case other:
+            raise InvalidOption(f"REDIS_TYPE {shown(other)}: expected single, sentinel or cluster")
+    return f"{url}?{urlencode(options)}" if options else url
+
+
+def _credentials(auth: str) -> str:
+    if not auth:
+        return ""
+    user, _, password = auth.rpartition(":")
+    return f"{quote(user, safe='')}:{quote(password, safe='')}@"
+
+
+def _folder(said: Mapping[str, str]) -> Path | None:
+    if not said.get("RUNTIME_ROOT") and not said.get("RUNTIME_SUBDIRECTORY"):
+        return None
+    root = Path(said.get("RUNTIME_ROOT") or DEFAULT_ROOT)
+    return root / said.get("RUNTIME_SUBDIRECTORY", "") / (said.get("RUNTIME_APPDIRECTORY") or "config")
+
+
+def _address(said: Mapping[str, str], host: str, port: str) -> str | None:
+    if not said.get(port):
+        return None
+    number = said[port]
+    if not number.isdecimal() or not 0 < int(number) < 65_536:
+        raise InvalidOption(f"{port} {shown(number)}: expected 1 to 65535")
+    name = said.get(host) or "0.0.0.0"  # noqa: S104  as it does
+    return f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+
+
+def _truth(said: Mapping[str, str], name: str) -> bool:
+    value = said.get(name, "").lower()
+    if value not in (*TRUE, *FALSE):
+        raise InvalidOption(f"{name} {shown(said[name])}: expected true or false")
+    return value in TRUE
+
+
+def _ratio(said: Mapping[str, str], name: str) -> float:
+    value = said.get(name) or "0.8"
+    try:
+        ratio = float(value)
+    except ValueError:
+        ratio = -1.0
+    if not 0 < ratio <= 1:  # also refuses NaN
+        raise InvalidOption(f"{name} {shown(value)}: expected more than 0 and at most 1")
+    return ratio

@@ -1,0 +1,182 @@
+"""`ShouldRateLimit` by a configuration: whatever requests came in together are one run of operations.
+
+A request is bytes, and mostly bytes that came before: what they ask under the configuration in force is remembered, so
+that an answer costs a lookup, a decision and some forty bytes. Another configuration has another memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from penstock.clock import SECOND, Micros, SystemClock, monotonic
+from penstock.errors import InvalidRequest
+from penstock.model import Op, Outcome, Verdict
+from penstock.quota import Quota
+from penstock.service.deciding import BUDGET, STEP, TELLING
+from penstock.service.envoy.answering import Answerer
+from penstock.service.envoy.config import Config
+from penstock.service.envoy.counts import Counts
+from penstock.service.envoy.planning import Conduct, Plan, Planner
+from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
+from penstock.service.grpc_framing import Status
+from penstock.service.observing import Observer, Unobserved
+from penstock.service.running import Runner
+from penstock.stores import DirectAsk
+
+log = logging.getLogger("penstock.service")
+
+MAX_PLANS = 20_000
+MAX_REMEMBERED = 512
+"""Bytes of a request whose plan is remembered: clients choose how long requests are."""
+
+
+class Question(Protocol):
+    """A request, and whom to answer: a `Message` of gRPC is one."""
+
+    data: bytes
+
+    @property
+    def expires(self) -> float | None: ...
+
+    def answer(self, data: bytes) -> None: ...
+
+    def fail(self, status: int, text: str = "") -> None: ...
+
+
+class Configured(Protocol):
+    """Where the configuration in force comes from."""
+
+    @property
+    def current(self) -> Config: ...
+
+
+class ShouldRateLimit:
+    """The method, by the configuration in force.
+
+    - `time_ns`: what time it is, by the clock of the limiter.
+    - `budget`: how long the store may take, in microseconds.
+    """
+
+    path = SHOULD_RATE_LIMIT
+
+    def __init__(
+        self,
+        source: Configured,
+        runner: Runner,
+        conduct: Conduct = Conduct(),  # noqa: B008
+        *,
+        observer: Observer | None = None,
+        budget: Micros = BUDGET,
+        time_ns: Callable[[], int] = SystemClock.time_ns,
+    ) -> None:
+        self.counts = Counts()
+        self._source, self._runner, self._conduct = source, runner, conduct
+        self._bind: Any = getattr(runner, "bind", None)
+        self._observer = observer or Unobserved()
+        self._budget, self._time_ns = budget, time_ns
+        self._answerer = Answerer(conduct)
+        self._config: Config | None = None
+        self._planner = Planner(source.current, conduct, self.counts)
+        self._plans: dict[bytes, Plan] = {}
+        self._directs: dict[Quota, DirectAsk] = {}
+
+    def handle(self, messages: Sequence[Question]) -> None:
+        self._renew()
+        plans, now = self._plans, monotonic()
+        simple, micros = self._answerer.simple, self._time_ns() // 1_000
+        verdicts = []
+        soon = now + (self._budget + TELLING) / SECOND
+        groups: dict[Micros, tuple[list[Op], list[tuple[Question, Plan]]]] = {}
+        for message in messages:
+            plan = plans.get(message.data) or self._planned(message)
+            if plan is None:
+                continue
+            ops, slots, _, direct = plan
+            if direct is not None:
+                verdict = direct(ops[0][0][0][0], slots[0][3], micros)
+                verdicts.append(verdict)
+                message.answer(simple(slots[0], verdict))
+                continue
+            if not ops:
+                message.answer(self._answerer.answer(plan, (), micros))
+                continue
+            expires = message.expires
+            deadline = self._budget if expires is None or expires >= soon else self._hurried(expires - now)
+            together, asking = groups.setdefault(deadline, ([], []))
+            together += ops
+            asking.append((message, plan))
+        self._tell(verdicts, now)
+        for deadline, (together, asking) in groups.items():
+            self._runner.run(together, deadline, partial(self._done, asking, now))
+
+    def _renew(self) -> None:
+        """Forget what followed from an older configuration."""
+        config = self._source.current
+        if config is not self._config:
+            self._config, self._plans, self._directs = config, {}, {}
+            self._planner = Planner(config, self._conduct, self.counts)
+
+    def _planned(self, message: Question) -> Plan | None:
+        try:
+            plan = self._planner.plan(message.data)
+        except InvalidRequest as error:
+            message.fail(Status.INVALID_ARGUMENT, str(error))
+            return None
+        if plan.simple and self._bind is not None:
+            plan = plan._replace(direct=self._direct(plan.ops[0].asks[0].quota))
+        if len(message.data) <= MAX_REMEMBERED:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[message.data] = plan
+        return plan
+
+    def _direct(self, quota: Quota) -> DirectAsk:
+        direct = self._directs.get(quota)
+        if direct is None:
+            if len(self._directs) >= MAX_PLANS:  # requests bring limits along
+                self._directs.clear()
+            direct = self._directs[quota] = self._bind((quota,))
+        return direct
+
+    def _hurried(self, left: float) -> Micros:
+        """How long the store may take for somebody who waits only `left` seconds."""
+        micros = round(left * SECOND) - TELLING
+        return max(micros - micros % STEP, STEP)
+
+    def _done(self, asking: Sequence[tuple[Question, Plan]], began: float, outcomes: Sequence[Outcome]) -> None:
+        at, answerer = 0, self._answerer
+        for message, plan in asking:
+            count = len(plan.ops)
+            try:
+                if plan.simple:
+                    outcome = outcomes[at]
+                    if isinstance(outcome, Verdict):
+                        message.answer(answerer.simple(plan.slots[0], outcome))
+                    else:
+                        _fail(message)
+                else:
+                    self._answer(message, plan, outcomes[at : at + count])
+            except Exception as error:  # one who cannot be answered must not keep the others from their answers
+                log.error("an answer that could not be told: %s", type(error).__name__)
+                message.fail(Status.INTERNAL, "a fault of this server")
+            at += count
+        self._tell([outcome for outcome in outcomes if isinstance(outcome, Verdict)], began)
+
+    def _tell(self, verdicts: Sequence[Verdict], began: float) -> None:
+        if verdicts and not isinstance(self._observer, Unobserved):
+            self._observer.decided(verdicts, round((monotonic() - began) * SECOND))
+
+    def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+        if len(verdicts) < len(outcomes):
+            _fail(message)
+        else:
+            message.answer(self._answerer.answer(plan, verdicts, self._time_ns() // 1_000))
+
+
+def _fail(message: Question) -> None:
+    """There is no verdict, because the store could not answer and nobody may answer in its place."""
+    message.fail(Status.UNAVAILABLE, "the store could not answer")

@@ -1,0 +1,107 @@
+"""Variables of envoyproxy/ratelimit: what each sets, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InvalidOption
+from penstock.service.envoy.environment import read_environment
+from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.reading import Options
+from penstock.settings import Settings, load
+
+
+def test_without_variables_nothing_is_said() -> None:
+    assert read_environment({"PATH": "/bin"}) == (None, None, None, None, None, Options(), Conduct())
+
+
+def test_where_the_configuration_is() -> None:
+    said = {"RUNTIME_ROOT": "/data", "RUNTIME_SUBDIRECTORY": "ratelimit"}
+    assert read_environment(said).folder == Path("/data/ratelimit/config")
+    assert read_environment({**said, "RUNTIME_APPDIRECTORY": "limits"}).folder == Path("/data/ratelimit/limits")
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ({"REDIS_URL": "redis:6379"}, "redis://redis:6379"),
+        ({"REDIS_URL": "redis:6379", "REDIS_AUTH": "p@ss"}, "redis://:p%40ss@redis:6379"),
+        ({"REDIS_URL": "redis:6379", "REDIS_AUTH": "bob:pw", "REDIS_TLS": "true"}, "rediss://bob:pw@redis:6379"),
+        ({"REDIS_URL": "/run/redis.sock", "REDIS_SOCKET_TYPE": "unix"}, "redis+unix:///run/redis.sock"),
+        ({"REDIS_URL": "a:1,b:2", "REDIS_TYPE": "CLUSTER"}, "redis+cluster://a:1,b:2"),
+        ({"REDIS_URL": "mymaster,a:1,b:2", "REDIS_TYPE": "sentinel"}, "redis+sentinel://a:1,b:2/mymaster"),
+        (
+            {"REDIS_URL": "m,a:1", "REDIS_TYPE": "sentinel", "REDIS_SENTINEL_AUTH": "u:p"},
+            "redis+sentinel://a:1/m?sentinel_username=u&sentinel_password=p",
+        ),
+        ({"REDIS_URL": "redis:6379", "CACHE_KEY_PREFIX": "edge:"}, "redis://redis:6379?prefix=edge%3A"),
+    ],
+)
+def test_the_store(said: dict[str, str], url: str) -> None:
+    assert read_environment(said).store == url
+
+
+def test_addresses_and_conduct() -> None:
+    said = {
+        "PORT": "8080",
+        "GRPC_HOST": "::1",
+        "GRPC_PORT": "8081",
+        "LOG_LEVEL": "WARN",
+        "MERGE_DOMAIN_CONFIG": "true",
+        "SHADOW_MODE": "1",
+        "NEAR_LIMIT_RATIO": "0.5",
+        "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+        "LIMIT_RESET_HEADER": "X-Reset",
+    }
+    deployment = read_environment(said)
+    assert (deployment.http, deployment.grpc, deployment.log_level) == ("0.0.0.0:8080", "[::1]:8081", "warning")
+    assert deployment.options.merge_domains
+    assert deployment.conduct.shadow_mode
+    assert deployment.conduct.near_limit_ratio == 0.5
+    assert deployment.conduct.headers == ("ratelimit-limit", "ratelimit-remaining", "x-reset")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"PORT": "http"},
+        {"GRPC_PORT": "70000"},
+        {"SHADOW_MODE": "perhaps"},
+        {"NEAR_LIMIT_RATIO": "2"},
+        {"NEAR_LIMIT_RATIO": "nan"},
+        {"BACKEND_TYPE": "memcache"},
+        {"REDIS_URL": "a", "REDIS_TYPE": "ring"},
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(said: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match=f"^{list(said)[-1]} "):
+        read_environment(said)
+
+
+def test_a_service_that_stands_in_for_the_original_takes_its_settings() -> None:
+    said = {
+        "RUNTIME_ROOT": "/data",
+        "REDIS_URL": "redis:6379",
+        "PORT": "8080",
+        "GRPC_PORT": "8081",
+        "LOG_LEVEL": "WARN",
+    }
+    settings = load({"envoy_config": "env"}, said)
+    assert settings.envoy_config == Path("/data/config")
+    assert (settings.store, settings.origin("store")) == ("redis://redis:6379", "REDIS_URL")
+    assert [str(address) for address in settings.listen] == ["0.0.0.0:8080", "0.0.0.0:8081"]
+    assert settings.log_level == "warning"
+    assert load({"envoy_config": "mine", "store": "memory://"}, said).envoy_config == Path("mine")
+    assert load({"envoy_config": "mine", "store": "memory://"}, said).store == "memory://"
+    assert load({}, said) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [({"PORT": "x"}, "PORT 'x': expected 1 to 65535"), ({}, "envoy_config env .*: expected RUNTIME_ROOT")],
+)
+def test_a_service_does_not_start_with_what_it_cannot_honour(said: dict[str, str], fault: str) -> None:
+    with pytest.raises(InvalidOption, match=fault):
+        load({"envoy_config": "env"}, said)
