@@ -37,6 +37,41 @@ class Inspection(NamedTuple):
         return f"{text}, reset in {self.reset_after:.6g} s" if self.reset_after else text
 
 
+class Explained(NamedTuple):
+    """One rule: whether it applies to the descriptor, and why or why not.
+
+    - `key`: which entries make the key, and the kind of value of each; `counters`: how each of them stands now.
+    """
+
+    rule: str
+    applies: bool
+    why: str
+    mode: str = "enforce"
+    action: str = "limit"
+    key: str = ""
+    quotas: tuple[Quota, ...] = ()
+    counters: tuple[Inspection, ...] = ()
+
+    def __str__(self) -> str:
+        shadow = ", in shadow mode" if self.applies and self.mode == "shadow" else ""
+        lines = [f"{self.rule}: {'applies' if self.applies else 'does not apply'}{shadow}: {self.why}"]
+        if self.key:
+            lines.append(f"    counted by {self.key}")
+        shown = self.counters or self.quotas
+        return "\n".join([*lines, *(f"    {one}" for one in shown)])
+
+
+class Explanation(NamedTuple):
+    """What a set of rules makes of a descriptor: the outcome, and every rule in its order."""
+
+    version: str
+    outcome: str
+    rules: tuple[Explained, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"rules {self.version}: {self.outcome}", *map(str, self.rules)])
+
+
 def inspections(peeked: Verdict) -> list[Inspection]:
     """What a dry request of one unit tells about each of its counters."""
     return [_inspection(decision) for decision in peeked.decisions]

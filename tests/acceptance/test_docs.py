@@ -11,6 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,8 @@ from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND, SystemClock
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, RATES
 from penstock.testing.servers import Server
+from tests.service.client_support import service
+from tests.service.harness import serving
 from tests.unit.middleware import django_shop  # noqa: F401  Django wants settings before its parts are imported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +32,7 @@ PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
 MINUTE = 60
 OWN_SERVER = "redis://localhost:6379"
+OWN_SERVICE = 'Client("http://localhost:8080"'
 
 
 def _text(page: Path) -> str:
@@ -61,18 +65,27 @@ def _examples(page: Path) -> list[Example]:
     return [Example(text.count("\n", 0, block.start(1)) + 1, block.group(1)) for block in found]
 
 
+@contextmanager
+def _service(page: Path) -> Iterator[str]:
+    """A service with the rules that the page shows."""
+    (rules,) = re.findall(r"^```yaml\n(.*?)^```$", _text(page), re.MULTILINE | re.DOTALL)
+    with serving(service(rules=rules)) as running:
+        yield running.url
+
+
 class Reader:
     """Runs the examples of one page from top to bottom, as one would type them in, and notes what each line prints."""
 
-    def __init__(self, page: Path, server: str = "") -> None:
+    def __init__(self, page: Path, server: str = "", service: str = "") -> None:
         self.page = page
-        self.server = server  # the URL of the one that stands in for the reader's own
+        self.server, self.service = server, service  # the URLs of those that stand in for the reader's own
         self.printed: dict[int, str] = {}
         self.namespace: dict[str, object] = {"__name__": "__docs__", "print": self._print}
 
     def run(self, example: Example) -> None:
         code = re.sub(r"\bdeadline=[\d.]+", "deadline=30", example.code)
         code = code.replace(f"{OWN_SERVER}/0?", f"{self.server}/0?deadline=30&").replace(OWN_SERVER, self.server)
+        code = code.replace(OWN_SERVICE, f'Client("{self.service}", timeout=30')
         source = "\n" * (example.line - 1) + code  # so that a traceback names the page's own line
         compiled = compile(source, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         awaited = eval(compiled, self.namespace)
@@ -98,11 +111,14 @@ def test_examples_run_and_print_what_their_comments_say(
 ) -> None:
     clock = ManualClock(NOON)
     monkeypatch.setattr(SystemClock, "time_ns", staticmethod(clock.time_ns))  # no window may turn while we read
-    reader = Reader(page, running_servers["valkey"].url if OWN_SERVER in _text(page) else "")
     said: dict[int, str] = {}
-    for example in _examples(page):
-        reader.run(example)
-        said.update(_said(example))
+    with ExitStack() as standing_in:
+        server = running_servers["valkey"].url if OWN_SERVER in _text(page) else ""
+        url = standing_in.enter_context(_service(page)) if OWN_SERVICE in _text(page) else ""
+        reader = Reader(page, server, url)
+        for example in _examples(page):
+            reader.run(example)
+            said.update(_said(example))
     assert {line: reader.printed.get(line) for line in said} == said
 
 

@@ -1,6 +1,7 @@
 """The command `penstock`: one file per command, and an app that gathers them.
 
-Exit codes are the same everywhere: 0, all is well; 1, what was looked at has faults; 2, the command was not understood.
+Exit codes are the same everywhere: 0, all is well; 1, what was looked at has faults; 2, the command was not understood;
+3, the request is refused; 4, the service or the store could not answer.
 """
 
 from __future__ import annotations

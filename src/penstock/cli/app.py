@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import rules
+from penstock.cli import keys, rules
+from penstock.cli.check import check
+from penstock.cli.doctor import doctor
+from penstock.cli.explain import explain
+from penstock.cli.peek import peek
+from penstock.cli.reset import reset
 from penstock.cli.serve import serve
+from penstock.cli.top import top
 
 app = typer.Typer(
     name="penstock",
@@ -14,8 +20,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+for command in (serve, check, peek, reset, explain, top, doctor):
+    app.command()(command)
+app.add_typer(keys.app, name="keys")
 app.add_typer(rules.app, name="rules")
-app.command()(serve)
 
 
 @app.callback()

@@ -18,11 +18,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.output import FAULTY, Entries, Json, descriptor, plain
 from penstock.enforcer import Enforcer
 from penstock.errors import Fault, InvalidOption, InvalidRules, StoreError
 from penstock.limiter import Limiter
 from penstock.rules import schema as schemas
-from penstock.rules.explaining import Explanation
 from penstock.rules.model import RuleFile
 from penstock.rules.parsing import content, parse
 from penstock.rules.ruleset import RuleSet
@@ -30,13 +30,11 @@ from penstock.service.envoy.converting import convert as conversion
 from penstock.service.envoy.reading import Options, read
 from penstock.service.envoy.source import read_files
 
-SOUND, FAULTY = 0, 1
 MEMORY = "memory://"
 
 app = typer.Typer(help="Work with files of rules.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="A file of rules, such as penstock.yaml.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
 @app.command()
@@ -54,7 +52,7 @@ def check(file: File, as_json: Json = False) -> None:
 @app.command()
 def explain(
     file: File,
-    entries: Annotated[list[str], typer.Argument(metavar="ENTRY=VALUE...", help="What is known of the request.")],
+    entries: Entries,
     store: Annotated[str, typer.Option(help="Whose counters to look at, such as redis://host.")] = MEMORY,
     as_json: Json = False,
 ) -> None:
@@ -67,14 +65,14 @@ def explain(
     except InvalidRules as error:
         _say_faults(error.faults, as_json=as_json)
         raise typer.Exit(FAULTY) from None
-    descriptor = _descriptor(entries)
+    asked = descriptor(entries)
     try:
         with Limiter(store, on_failure=None if store == MEMORY else "raise") as limiter:
-            explanation = Enforcer(rules, limiter).explain(descriptor)
+            explanation = Enforcer(rules, limiter).explain(asked)
     except (InvalidOption, StoreError) as error:
         raise typer.BadParameter(str(error), param_hint="--store") from None
     if as_json:
-        typer.echo(json.dumps(_plain(explanation), indent=2))
+        typer.echo(json.dumps(plain(explanation), indent=2))
     else:
         Console(highlight=False, soft_wrap=True).print(Text(str(explanation)))
 
@@ -105,26 +103,6 @@ def convert(
     typer.echo(converted.text, nl=False)
     for note in converted.notes:
         typer.echo(note, err=True)
-
-
-def _descriptor(entries: list[str]) -> dict[str, str]:
-    descriptor = {}
-    for entry in entries:
-        name, equals, value = entry.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"{entry!r}: expected ENTRY=VALUE, such as path=/v1/orders")
-        descriptor[name] = value
-    return descriptor
-
-
-def _plain(explanation: Explanation) -> dict[str, object]:
-    """An explanation as JSON can carry it."""
-    rules = [
-        rule._asdict()
-        | {"quotas": [str(quota) for quota in rule.quotas], "counters": [str(counter) for counter in rule.counters]}
-        for rule in explanation.rules
-    ]
-    return explanation._asdict() | {"rules": rules}
 
 
 def _say_faults(faults: tuple[Fault, ...], *, as_json: bool) -> None:

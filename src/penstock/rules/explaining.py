@@ -7,11 +7,9 @@ somebody's identity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from penstock.clock import Micros
-from penstock.inspection import Inspection
-from penstock.quota import Quota
+from penstock.inspection import Explained, Explanation
 from penstock.rules.compiled import CompiledRule
 from penstock.rules.conditions import All, Any, Condition, Not
 from penstock.rules.matching import Slots, Values, compile_test
@@ -19,41 +17,6 @@ from penstock.rules.networks import number_of
 from penstock.rules.ruleset import Descriptor, RuleSet
 
 MAX_REASONS = 8
-
-
-class Explained(NamedTuple):
-    """One rule: whether it applies to the descriptor, and why or why not.
-
-    - `key`: which entries make the key, and the kind of value of each; `counters`: how each of them stands now.
-    """
-
-    rule: str
-    applies: bool
-    why: str
-    mode: str = "enforce"
-    action: str = "limit"
-    key: str = ""
-    quotas: tuple[Quota, ...] = ()
-    counters: tuple[Inspection, ...] = ()
-
-    def __str__(self) -> str:
-        shadow = ", in shadow mode" if self.applies and self.mode == "shadow" else ""
-        lines = [f"{self.rule}: {'applies' if self.applies else 'does not apply'}{shadow}: {self.why}"]
-        if self.key:
-            lines.append(f"    counted by {self.key}")
-        shown = self.counters or self.quotas
-        return "\n".join([*lines, *(f"    {one}" for one in shown)])
-
-
-class Explanation(NamedTuple):
-    """What a set of rules makes of a descriptor: the outcome, and every rule in its order."""
-
-    version: str
-    outcome: str
-    rules: tuple[Explained, ...]
-
-    def __str__(self) -> str:
-        return "\n".join([f"rules {self.version}: {self.outcome}", *map(str, self.rules)])
 
 
 def explain(rules: RuleSet, descriptor: Descriptor, now: Micros) -> tuple[Explained, ...]:
@@ -115,3 +78,6 @@ def _shape(text: str) -> str:
         return "an IPv6 address" if ":" in text else "an IPv4 address"
     kind = "a number" if text.isascii() and text.isdigit() else "text"
     return f"{kind} of {len(text)} character{'s' if len(text) > 1 else ''}"
+
+
+__all__ = ["Explained", "Explanation", "explain"]

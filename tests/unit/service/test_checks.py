@@ -195,3 +195,25 @@ def test_calls_of_all_kinds_are_one_batch_and_the_observer_is_told_once() -> Non
     assert len(decided) == 3
     routes = ["/v1/check", "/v1/acquire", "/v1/peek", "/v1/reset", "/v1/authz"]
     assert sorted(desk.observer.answers) == sorted((route, [200]) for route in routes)
+
+
+def test_who_wants_it_is_told_of_each_counter(desk: Desk) -> None:
+    wanted = check("alice", "/orders", decisions=True)
+    first, second = (desk.post("/v1/check", wanted).json["decisions"] for _ in range(2))
+    assert [(one["rule"], one["quota"], one["advisory"]) for one in first] == [
+        ("orders", "3/minute name orders", False),
+        ("trial", "1/minute name trial", True),
+    ]
+    assert [(one["allowed"], one["charged"], one["remaining"]) for one in second] == [
+        (True, True, 1),
+        (False, False, 0),
+    ]
+    assert desk.post("/v1/check", check("alice", "/banned", decisions=True)).json["decisions"] == []
+    asked = {"key": "alice", "quota": "5/minute; 2 concurrent ttl 10s", "decisions": True}
+    for path, charged in (("/v1/acquire", True), ("/v1/peek", False)):
+        answered = desk.post(path, asked).json["decisions"]
+        assert [(one["quota"], one["charged"]) for one in answered] == [
+            ("5/minute", charged),
+            ("2 concurrent ttl 10s", charged),
+        ]
+    assert "decisions" not in desk.post("/v1/check", check("bob", receipt=True)).json

@@ -15,12 +15,16 @@ JsonQuota: TypeAlias = str | list[str]
 
 
 class Check(Struct, forbid_unknown_fields=True, gc=False):
-    """A request, by what is known of it. With `receipt` the answer has a token, to refund or settle it by."""
+    """A request, by what is known of it.
+
+    With `receipt` the answer has a token, to refund or settle it by; with `decisions`, how each counter decided.
+    """
 
     descriptor: dict[str, Entry]
     cost: int = 1
     id: str | None = None
     receipt: bool = False
+    decisions: bool = False
 
 
 class Acquire(Struct, forbid_unknown_fields=True, gc=False):
@@ -31,6 +35,7 @@ class Acquire(Struct, forbid_unknown_fields=True, gc=False):
     cost: int = 1
     id: str | None = None
     receipt: bool = False
+    decisions: bool = False
 
 
 class Either(Struct, forbid_unknown_fields=True, gc=False):
@@ -50,6 +55,7 @@ class Peek(Struct, forbid_unknown_fields=True, gc=False):
     key: JsonKey | UnsetType = UNSET
     quota: JsonQuota | UnsetType = UNSET
     cost: int = 1
+    decisions: bool = False
 
 
 class Reset(Struct, forbid_unknown_fields=True, gc=False):
@@ -90,12 +96,29 @@ class Places(Struct, forbid_unknown_fields=True, gc=False):
 # ---------------------------------------------------------------- what is answered
 
 
+class Decision(Struct, gc=False):
+    """The answer to one ask of a request, in the order asked. `charged` says whether its counter was."""
+
+    rule: str
+    quota: str
+    cost: int
+    allowed: bool
+    remaining: int
+    retry_after: float
+    reset_after: float
+    more_after: float
+    delay: float
+    advisory: bool
+    charged: bool
+
+
 class Verdict(Struct, gc=False):
     """The answer to a request.
 
     - `status`: what the caller may answer its own client with: 200, or 429, 403, 503.
     - `limit`, `remaining`: null where no quota applies.
     - `message`: what the rule wants a refused client to be told, if it says so.
+    - `decisions`: of each counter, if they were wanted.
     """
 
     allowed: bool
@@ -114,6 +137,7 @@ class Verdict(Struct, gc=False):
     message: str | UnsetType = UNSET
     would_refuse: tuple[str, ...] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
+    decisions: list[Decision] | UnsetType = UNSET
 
 
 class Amended(Struct, gc=False):

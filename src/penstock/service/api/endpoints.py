@@ -24,7 +24,7 @@ from penstock.rules.explaining import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
-from penstock.service.api.verdicts import Verdicts
+from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
 from penstock.service.deciding import Batch, Decider, Result, Then
 from penstock.service.tokens import Tokens
 
@@ -90,9 +90,9 @@ class Endpoints:
         check_now = self._check_now
         if check_now is not None:
             ruling = check_now(reply.batch, sent.descriptor, sent.cost, sent.id)
-            reply.tell(self._verdicts.write(ruling, sent.receipt))
+            reply.tell(self._verdicts.write(ruling, _extras(sent)))
         else:
-            self._by_rules(sent, reply, receipt=sent.receipt)
+            self._by_rules(sent, reply, _extras(sent))
 
     def check_batch(self, body: bytes, reply: Reply) -> None:
         checks = _list(body)
@@ -110,7 +110,7 @@ class Endpoints:
 
     def acquire(self, body: bytes, reply: Reply) -> None:
         sent = _acquire(body)
-        self._by_quota(sent, reply, receipt=sent.receipt)
+        self._by_quota(sent, reply, _extras(sent))
 
     def hold(self, body: bytes, reply: Reply) -> None:
         sent = _either(body)
@@ -127,10 +127,10 @@ class Endpoints:
     def peek(self, body: bytes, reply: Reply) -> None:
         sent = _peek(body)
         if _names_rules(sent):
-            self._by_rules(cast("bodies.Check", sent), reply, dry=True)
+            self._by_rules(cast("bodies.Check", sent), reply, Extras(decisions=sent.decisions), dry=True)
         else:
             op = self._limiter._acquire(_key(sent.key), _quota(sent.quota), sent.cost, dry=True)
-            self._add(op, partial(self._decided, reply, False, True), reply)
+            self._add(op, partial(self._decided, reply, Extras(decisions=sent.decisions), True), reply)
 
     def explain(self, body: bytes, reply: Reply) -> None:
         sent = _explain(body)
@@ -145,12 +145,12 @@ class Endpoints:
 
     def _either(self, sent: bodies.Either, reply: Reply) -> None:
         if _names_rules(sent):
-            self._by_rules(cast("bodies.Check", sent), reply, receipt=True)
+            self._by_rules(cast("bodies.Check", sent), reply, A_RECEIPT)
         else:
-            self._by_quota(sent, reply, receipt=True)
+            self._by_quota(sent, reply, A_RECEIPT)
 
-    def _by_rules(self, sent: bodies.Check, reply: Reply, *, receipt: bool = False, dry: bool = False) -> None:
-        then = partial(self._ruled, reply, receipt)
+    def _by_rules(self, sent: bodies.Check, reply: Reply, extras: Extras, *, dry: bool = False) -> None:
+        then = partial(self._ruled, reply, extras)
         id = None if dry else sent.id
         known = self._decider.check(
             reply.batch, sent.descriptor, sent.cost, id, dry=dry, expires=reply.expires, then=then
@@ -158,29 +158,29 @@ class Endpoints:
         if known is not None:
             then(known)
 
-    def _ruled(self, reply: Reply, receipt: bool, result: Result) -> None:
+    def _ruled(self, reply: Reply, extras: Extras, result: Result) -> None:
         if isinstance(result, PenstockError):
             reply.fail(result)
         else:
-            reply.tell(self._verdicts.write(result, receipt))
+            reply.tell(self._verdicts.write(result, extras))
 
-    def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Reply, *, receipt: bool) -> None:
+    def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Reply, extras: Extras) -> None:
         key, quota = _key(sent.key), _quota(sent.quota)
         if self._acquire_now is not None:
             verdict = self._acquire_now(key, quota, sent.cost, sent.id)
             reply.batch.decided.append(verdict)
-            reply.tell(self._verdicts.write(verdict, receipt))
+            reply.tell(self._verdicts.write(verdict, extras))
         else:
             op = self._limiter._acquire(key, quota, sent.cost, request_id=sent.id)
-            self._add(op, partial(self._decided, reply, receipt, False), reply)
+            self._add(op, partial(self._decided, reply, extras, False), reply)
 
-    def _decided(self, reply: Reply, receipt: bool, dry: bool, outcome: Outcome) -> Verdict | None:
+    def _decided(self, reply: Reply, extras: Extras, dry: bool, outcome: Outcome) -> Verdict | None:
         try:
             verdict = verdict_of(outcome)
         except PenstockError as error:
             reply.fail(error)
             return None
-        reply.tell(self._verdicts.write(verdict, receipt))
+        reply.tell(self._verdicts.write(verdict, extras))
         return None if dry else verdict
 
     def _add(self, op: Op, then: Then, reply: Reply) -> None:
@@ -328,6 +328,10 @@ def _key(key: JsonKey | UnsetType) -> Key:
 
 def _quota(quota: bodies.JsonQuota | UnsetType) -> bodies.JsonQuota:
     return cast("bodies.JsonQuota", quota)
+
+
+def _extras(sent: bodies.Check | bodies.Acquire) -> Extras:
+    return Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
 
 
 def _has_places(receipt: Receipt) -> bool:

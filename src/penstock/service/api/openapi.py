@@ -45,7 +45,7 @@ CALLS = (
         "All rules that match are charged, or none. A refusal is an answer with status 200 and `allowed: false`; "
         "`status` and `headers` are for the response to your client. With an `id` a request that was admitted is "
         "answered again when it comes again, and not charged again. With `receipt: true` the answer has a token to "
-        "refund by.",
+        "refund by, with `decisions: true` the decision of each counter.",
         bodies.Check,
         bodies.Verdict,
         {"descriptor": _DESCRIPTOR, "cost": 1, "id": "9f2c", "receipt": True},

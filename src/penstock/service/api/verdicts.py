@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import UNSET
 
 from penstock.clock import SECOND
 from penstock.headers import OK, TOO_MANY, HeaderWriter
-from penstock.model import Verdict
+from penstock.model import NOT_CHARGED, Verdict
 from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
 from penstock.service.api import bodies
 from penstock.service.api.bodies import encode
@@ -17,14 +19,27 @@ _NO_QUOTA = frozenset((UNLIMITED, BLOCKED, SHED))
 _KNOWING = ("store", "local")  # others made up their answer
 
 
+class Extras(NamedTuple):
+    """What is told only to who wants it, because it takes time: a token of the receipt, if the request was admitted;
+    the decision on each of its asks.
+    """
+
+    receipt: bool = False
+    decisions: bool = False
+
+
+NOTHING = Extras()
+A_RECEIPT = Extras(receipt=True)
+
+
 class Verdicts:
     """Writes verdicts."""
 
     def __init__(self, writer: HeaderWriter, tokens: Tokens) -> None:
         self._write_headers, self._tokens = writer.headers, tokens
 
-    def write(self, verdict: Verdict, receipt: bool = False) -> bytes:
-        """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted."""
+    def write(self, verdict: Verdict, extras: Extras = NOTHING) -> bytes:
+        """The verdict as JSON, with what else is wanted."""
         # By position and without properties: every check comes through here.
         allowed, remaining, retry_after, reset_after, _, delay, _ = verdict[0]
         quota = verdict[3]
@@ -49,9 +64,33 @@ class Verdicts:
         )
         if ruled:
             _add_rules(answer, verdict)  # type: ignore[arg-type]
-        if receipt and allowed:
-            answer.receipt = self._tokens.seal(verdict.receipt, verdict[1])
+        if extras is not NOTHING:
+            if extras.receipt and allowed:
+                answer.receipt = self._tokens.seal(verdict.receipt, verdict[1])
+            if extras.decisions:
+                answer.decisions = _decisions(verdict)
         return encode(answer)
+
+
+def _decisions(verdict: Verdict) -> list[bodies.Decision]:
+    decisions = verdict.decisions
+    rules = [rule.id for rule in verdict.plan.owners] if isinstance(verdict, Ruling) else [""] * len(decisions)
+    return [
+        bodies.Decision(
+            rule,
+            str(one.quota),
+            one.cost,
+            one.allowed,
+            one.remaining,
+            one.retry_after,
+            one.reset_after,
+            one.more_after,
+            one.delay,
+            one.advisory,
+            one.mark != NOT_CHARGED,
+        )
+        for one, rule in zip(decisions, rules, strict=False)  # none of them, where no counter was asked
+    ]
 
 
 def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:

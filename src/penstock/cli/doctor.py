@@ -1,0 +1,80 @@
+"""`penstock doctor`: look at everything that a service rests on, and say what to do about what is found.
+
+    penstock doctor [--config FILE] [--store URL] [--rules FILE] [--secret FILE]... [--url URL] [--json]
+
+It changes nothing. It ends with 0 if nothing is wrong, 1 if there is a problem; notes and warnings alone end with 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from penstock.cli import examining
+from penstock.cli.findings import Finding, Level, worst
+from penstock.cli.output import FAULTY, NOT_UNDERSTOOD, Json, fail, say, say_json
+from penstock.cli.target import Target, with_target
+from penstock.client.address import DEFAULT_URL
+from penstock.errors import InvalidOption
+from penstock.settings import Settings, load
+
+STYLES: dict[Level, str] = {"fine": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+
+
+@with_target
+def doctor(
+    target: Target,
+    config: Annotated[Path | None, typer.Option(help="The settings of the service; also PENSTOCK_CONFIG.")] = None,
+    store: Annotated[str | None, typer.Option(help="The store, if not that of the settings.", metavar="URL")] = None,
+    rules: Annotated[Path | None, typer.Option(help="The file of rules, if not that of the settings.")] = None,
+    secret: Annotated[
+        list[Path] | None, typer.Option(help="A file that nobody else may read. May be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at store, clock, rules, packages, files and service, and say what to do. Exits with 1 if there is a problem.
+
+    What is looked at follows from the settings that `penstock serve` would have here: the same variables, the same
+    file.
+    """
+    logging.getLogger("penstock").addHandler(logging.NullHandler())  # what it would say is among the findings
+    try:
+        settings = load({"store": store, "rules": rules and str(rules)}, os.environ, config)
+    except InvalidOption as error:
+        fail(str(error), NOT_UNDERSTOOD)
+    found = examining.packages()
+    if settings.rules.exists() or settings.origin("rules") != "default":
+        found += examining.rules(settings.rules)
+    found += examining.files(*_files(settings, [*(secret or []), target.client_key, config]))
+    found += examining.store(settings.store)
+    with target.service() as service:
+        found += examining.service(service, expected=target.url != DEFAULT_URL)
+    _say(found, as_json=as_json)
+    if worst(found) == "problem":
+        raise typer.Exit(FAULTY)
+
+
+def _files(settings: Settings, named: list[Path | None]) -> tuple[list[Path], list[Path]]:
+    """Those that nobody else may change, and those that nobody else may read."""
+    secrets = [settings.tls_key, settings.keys, *named]
+    return [settings.rules] if settings.rules.exists() else [], [path for path in secrets if path is not None]
+
+
+def _say(found: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        say_json({"worst": worst(found), "findings": [finding._asdict() for finding in found]})
+        return
+    width = max(len(level) for level in STYLES)
+    for about, level, says, advice in found:
+        line = Text.assemble((f"{level:<{width}}  ", STYLES[level]), (about, "bold"), ": ", says)
+        if advice:
+            line.append(f"\n{'':<{width}}  → {advice}")
+        say(line)
+    counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
+    words = [f"{number} {level}{'' if number == 1 else 's'}" for level, number in counts.items()]
+    say(Text(", ".join(words), "bold"))

@@ -1,0 +1,10 @@
+"""Asking a running service from Python: `Client` for blocking code, `AsyncClient` for asyncio.
+
+They need the standard library alone.
+"""
+
+from penstock.client.address import DEFAULT_URL, Tls
+from penstock.client.answers import Ruling
+from penstock.client.client import AsyncClient, Client
+
+__all__ = ["DEFAULT_URL", "AsyncClient", "Client", "Ruling", "Tls"]

@@ -1,0 +1,128 @@
+"""From bytes to replies: the client's half of HTTP/1.1, without I/O.
+
+Replies come in the order of the requests. One that is malformed, too large or without a length ends the connection: who
+cannot tell where a reply ends cannot tell whose the next one is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_HEAD = 65_536
+MAX_BODY = 16 * 1_048_576
+MAX_SIZE_LINE = 1_024
+BODILESS = (204, 304)
+
+
+class BadReply(Exception):
+    """What came is not HTTP, or more than a service says."""
+
+
+class Reply(NamedTuple):
+    """One reply; names of headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Replies:
+    """Collects bytes until they are replies. `last` is true once the peer said that no more will follow."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._head: tuple[int, dict[str, str]] | None = None
+        self._length: int | None = None  # of a body that says so; None: it comes in chunks
+        self._chunks = bytearray()
+        self.last = False
+
+    def feed(self, data: bytes) -> list[Reply]:
+        """The replies that `data` completes."""
+        self._bytes += data
+        found: list[Reply] = []
+        while not self.last:
+            if self._head is None and not self._read_head():
+                break
+            body = self._read_chunks() if self._length is None else self._read_plain(self._length)
+            if body is None or self._head is None:
+                break
+            status, headers = self._head
+            self._head = None
+            if status >= 200:  # what comes before is not the reply yet
+                found.append(Reply(status, headers, body))
+                self.last = headers.get("connection", "").lower() == "close"
+        return found
+
+    def _read_head(self) -> bool:
+        end = self._bytes.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._bytes) > MAX_HEAD:
+                raise BadReply(f"a head of more than {MAX_HEAD} bytes")
+            return False
+        first, *lines = bytes(self._bytes[:end]).decode("latin-1").split("\r\n")
+        del self._bytes[: end + 4]
+        version, _, rest = first.partition(" ")
+        status = rest[:3]
+        if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit() and len(status) == 3):
+            raise BadReply("not HTTP/1.1")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise BadReply("a header without a name")
+            headers[name.lower()] = value.strip()
+        self._head = int(status), headers
+        self._length = _length(int(status), headers)
+        return True
+
+    def _read_plain(self, length: int) -> bytes | None:
+        if len(self._bytes) < length:
+            return None
+        body = bytes(self._bytes[:length])
+        del self._bytes[:length]
+        return body
+
+    def _read_chunks(self) -> bytes | None:
+        """The body, once its last chunk is there."""
+        while True:
+            end = self._bytes.find(b"\r\n", 0, MAX_SIZE_LINE)
+            if end < 0:
+                if len(self._bytes) >= MAX_SIZE_LINE:
+                    raise BadReply("a chunk without a size")
+                return None
+            size = _chunk_size(bytes(self._bytes[:end]))
+            if len(self._chunks) + size > MAX_BODY:
+                raise BadReply(f"a body of more than {MAX_BODY} bytes")
+            start = end + 2
+            if len(self._bytes) < start + size + 2:
+                return None
+            if self._bytes[start + size : start + size + 2] != b"\r\n":
+                raise BadReply("a chunk that does not end (trailers are not understood)")
+            self._chunks += self._bytes[start : start + size]
+            del self._bytes[: start + size + 2]
+            if size == 0:
+                body, self._chunks = bytes(self._chunks), bytearray()
+                return body
+
+
+def _length(status: int, headers: dict[str, str]) -> int | None:
+    """How long the body is; None if that will be seen."""
+    if status < 200 or status in BODILESS:
+        return 0
+    if "transfer-encoding" in headers:
+        if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
+            raise BadReply("a body of unknown coding")
+        return None
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit() and len(length) < 20):
+        raise BadReply("a body of unknown length")
+    if int(length) > MAX_BODY:
+        raise BadReply(f"a body of more than {MAX_BODY} bytes")
+    return int(length)
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 16 or digits.translate(None, b"0123456789abcdefABCDEF"):
+        raise BadReply("a chunk without a size")
+    return int(digits, 16)

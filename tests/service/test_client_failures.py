@@ -1,0 +1,265 @@
+"""When a service is gone, slow, broken or draining: what callers get, how often they ask, and what is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from penstock import StoreError
+from penstock.client import AsyncClient, Client
+from penstock.errors import InvalidOption
+from penstock.events import BreakerChanged, Degraded
+from penstock.testing.processes import DEADLINE
+from penstock.testing.servers import free_port
+from tests.service.client_support import left, listening, served
+from tests.service.harness import Client as Raw
+
+ORDERS = {"path": "/orders", "user": "alice"}
+DECISION = {
+    "rule": "r", "quota": "9/hour", "cost": 1, "allowed": True, "remaining": 8, "retry_after": 0.0,
+    "reset_after": 1.0, "more_after": 1.0, "delay": 0.0, "advisory": False, "charged": True,
+}  # fmt: skip
+VERDICT = {
+    "allowed": True, "status": 200, "reason": "", "rule": "r", "retry_after": 0.0, "reset_after": 1.0, "delay": 0.0,
+    "source": "store", "headers": {}, "receipt": "token", "decisions": [DECISION],
+}  # fmt: skip
+
+
+def _reply(body: object = VERDICT, status: str = "200 OK", extra: str = "") -> bytes:
+    text = json.dumps(body)
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(text)}\r\n{extra}\r\n{text}".encode()
+
+
+def _read(connection: socket.socket) -> bytes:
+    """The body of one request."""
+    raw = Raw(connection)
+    head = raw.until(b"\r\n\r\n").lower()
+    length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return raw.exactly(int(length or b"0"))
+
+
+def _gone() -> str:
+    return f"http://127.0.0.1:{free_port()}"
+
+
+def test_open_lets_everybody_pass_and_says_so() -> None:
+    events: list[object] = []
+    with Client(_gone(), on_failure="open", timeout=DEADLINE, hook=events.append) as client:
+        for verdict in (client.check(ORDERS), client.acquire("a", "1/hour"), client.peek("a", "1/hour")):
+            assert (verdict.allowed, verdict.degraded, verdict.source) == (True, True, "open")
+        ruling = client.check(ORDERS)
+        assert (ruling.status, dict(ruling.headers), ruling.rule) == (200, {}, "")
+        assert client.refund(ruling).each == ()
+        with client.hold("a", "1 concurrent ttl 5s") as hold:
+            assert hold.renew()
+        assert [one.source for one in client.check_many([ORDERS] * 3)] == ["open"] * 3
+    assert any(isinstance(event, Degraded) and event.source == "open" for event in events)
+
+
+def test_closed_lets_nobody_pass_and_says_when_to_come_again() -> None:
+    with Client(_gone(), on_failure="closed", timeout=DEADLINE) as client:
+        ruling, verdict = client.check(ORDERS), client.acquire("a", "1/hour")
+        assert (ruling.allowed, ruling.reason, ruling.status, ruling.source) == (False, "degraded", 503, "closed")
+        assert (ruling.headers["Retry-After"], ruling.retry_after) == ("1", 1)
+        assert (verdict.allowed, verdict.source) == (False, "closed")
+
+
+def test_raise_raises_and_tells_whether_it_may_have_been_charged() -> None:
+    with Client(_gone(), on_failure="raise", timeout=DEADLINE) as client:
+        for ask in (
+            lambda: client.check(ORDERS),
+            lambda: client.acquire("a", "1/hour"),
+            lambda: client.explain(ORDERS),
+        ):
+            with pytest.raises(StoreError, match="cannot be reached: Connection refused") as raised:
+                ask()
+            assert (raised.value.transient, raised.value.charged) == (True, "no")
+
+
+def test_what_nobody_can_stand_in_for_is_raised_all_the_same() -> None:
+    with Client(_gone(), on_failure="open", timeout=DEADLINE) as client:
+        for ask in (lambda: client.explain(ORDERS), lambda: client.reset(ORDERS), lambda: client.reset("a", "1/hour")):
+            with pytest.raises(StoreError):
+                ask()
+
+
+@pytest.mark.parametrize("option", [{"on_failure": "local"}, {"timeout": 0}, {"timeout": True}, {"timeout": 1e9}])
+def test_options_that_make_no_sense_are_refused(option: dict[str, object]) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(InvalidOption, match=next(iter(option))):
+            kind("http://127.0.0.1", **option)  # type: ignore[arg-type]
+
+
+def test_a_service_that_is_gone_is_asked_less_and_found_again() -> None:
+    events: list[object] = []
+    with Client(_gone(), on_failure="open", timeout=DEADLINE, hook=events.append) as client:
+        for _ in range(6):
+            client.check(ORDERS)
+        assert [event.state for event in events if isinstance(event, BreakerChanged)] == ["open"]
+        with pytest.raises(StoreError, match="not asked, because of 5 failures in a row"):
+            client.explain(ORDERS)
+
+
+def test_a_service_that_says_nothing_costs_the_timeout_and_no_more() -> None:
+    silent: list[bytes] = []
+
+    def listen(connection: socket.socket) -> None:
+        silent.append(_read(connection))
+        connection.recv(1)  # until the client has given up
+
+    with listening(listen) as url, Client(url, timeout=0.05, on_failure="raise") as client:
+        with pytest.raises(StoreError, match="no answer in time") as raised:
+            client.acquire("a", "1/hour")
+        assert raised.value.charged == "unknown"
+    assert len(silent) == 1  # what may have been charged is not asked again
+
+
+def _hangs_up_first(answer: Callable[[bytes], bytes]) -> tuple[Callable[[socket.socket], None], list[bytes]]:
+    """A service that reads its first question, and hangs up."""
+    numbers, questions = count(), []
+
+    def behave(connection: socket.socket) -> None:
+        questions.append(_read(connection))
+        if next(numbers):
+            connection.sendall(answer(questions[-1]))
+            connection.recv(1)
+        else:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    return behave, questions
+
+
+def test_a_lost_answer_is_asked_for_again_where_that_does_no_harm() -> None:
+    behave, questions = _hangs_up_first(lambda _: _reply())
+    with listening(behave) as url, Client(url, timeout=DEADLINE, on_failure="raise") as client:
+        assert client.acquire("a", "9/hour", id="seven").remaining == 8
+    assert len(questions) == 2
+    assert questions[0] == questions[1]
+
+
+def test_a_lost_answer_is_not_asked_for_again_where_that_would_charge_twice() -> None:
+    behave, questions = _hangs_up_first(lambda _: _reply())
+    with listening(behave) as url, Client(url, timeout=DEADLINE, on_failure="raise") as client:
+        with pytest.raises(StoreError) as raised:
+            client.acquire("a", "9/hour")
+        assert raised.value.charged == "unknown"
+    assert len(questions) == 1
+
+
+def test_a_service_that_drains_is_asked_again_elsewhere() -> None:
+    """It has said which reply is its last, so it took no question after that: all of them may be asked again."""
+    numbers, questions = count(), []
+
+    def behave(connection: socket.socket) -> None:
+        if next(numbers) == 0:
+            questions.append(_read(connection))
+            connection.sendall(_reply(extra="connection: close\r\n"))
+            return
+        raw = Raw(connection)
+        for _ in range(2):
+            head = raw.until(b"\r\n\r\n")
+            questions.append(raw.exactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])))
+            connection.sendall(_reply())
+        connection.recv(1)
+
+    with listening(behave) as url, Client(url, timeout=DEADLINE, on_failure="raise") as client:
+        verdicts = client.acquire_many([("a", "9/hour"), ("b", "9/hour"), ("c", "9/hour")])
+    assert [verdict.allowed for verdict in verdicts] == [True] * 3
+    assert [json.loads(question)["key"] for question in questions] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP/1.1"),
+        (_reply(status="502 Bad Gateway", body="<html>"), "status 502"),
+        (_reply(body={"allowed": True}), "a reply that means nothing"),
+        (_reply(status="503 Service Unavailable", body={"code": "store_unavailable", "detail": "later"}), "later"),
+    ],
+)
+def test_replies_that_help_nobody_are_failures(reply: bytes, says: str) -> None:
+    def behave(connection: socket.socket) -> None:
+        while _read(connection):
+            connection.sendall(reply)
+
+    with listening(behave) as url:
+        with Client(url, timeout=DEADLINE, on_failure="raise") as client:
+            with pytest.raises(StoreError, match=says):
+                client.check(ORDERS)
+            with pytest.raises(StoreError, match=says):
+                client.acquire("a", "9/hour")
+        with Client(url, timeout=DEADLINE, on_failure="open") as client:
+            assert client.check(ORDERS).degraded
+
+
+def test_what_could_not_be_given_back_is_given_back_later() -> None:
+    with served() as (running, batches):
+        client = Client(running.url, timeout=DEADLINE, on_failure="open")
+        reservation = client.reserve("tokens", "100/hour", 60)
+        service = client._service
+        links, gone = service._links, Client(_gone(), timeout=DEADLINE)._service._links
+        service._links = gone
+        assert reservation.settle(10).units == 0  # nobody knows
+        service._links = links
+        client.close()  # tells what is left to tell
+        assert batches.paths[-1] == b"/v1/settle"
+        with Client(running.url, timeout=DEADLINE, on_failure="raise") as another:
+            assert another.peek("tokens", "100/hour").remaining == 90
+
+
+# ---------------------------------------------------------------- asyncio
+
+
+async def test_asyncio_open_closed_and_raise() -> None:
+    async with AsyncClient(_gone(), on_failure="open", timeout=DEADLINE) as client:
+        rulings = await asyncio.gather(*[client.check(ORDERS) for _ in range(20)])
+        assert {ruling.source for ruling in rulings} == {"open"}
+    async with AsyncClient(_gone(), on_failure="closed", timeout=DEADLINE) as client:
+        assert not await client.acquire("a", "1/hour")
+    async with AsyncClient(_gone(), on_failure="raise", timeout=DEADLINE) as client:
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await client.check(ORDERS)
+
+
+async def test_asyncio_repeats_what_may_be_repeated() -> None:
+    behave, questions = _hangs_up_first(lambda _: _reply())
+    with listening(behave) as url:
+        async with AsyncClient(url, timeout=DEADLINE, on_failure="raise") as client:
+            assert (await client.acquire("a", "9/hour", id="seven")).remaining == 8
+            assert len(questions) == 2
+
+
+async def test_asyncio_does_not_wait_longer_than_it_was_told_and_leaves_a_dead_connection() -> None:
+    numbers = count()
+
+    def behave(connection: socket.socket) -> None:
+        _read(connection)
+        if next(numbers):
+            connection.sendall(_reply())
+        connection.recv(1)
+
+    with listening(behave) as url:
+        async with AsyncClient(url, timeout=0.05, on_failure="raise") as client:
+            with pytest.raises(StoreError, match="no answer in time"):
+                await client.acquire("a", "9/hour")
+            client._service.guard.timeout = DEADLINE
+            await left(client)  # the reply is overdue: nobody shall wait behind it
+            assert await client.acquire("a", "9/hour")
+
+
+async def test_asyncio_refuses_replies_that_nobody_asked_for() -> None:
+    def behave(connection: socket.socket) -> None:
+        _read(connection)
+        connection.sendall(_reply() * 2)
+        connection.recv(1)
+
+    with listening(behave) as url:
+        async with AsyncClient(url, timeout=DEADLINE, on_failure="raise") as client:
+            assert await client.acquire("a", "9/hour")
+            await left(client)
