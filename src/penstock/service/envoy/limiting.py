@@ -99,11 +99,11 @@ class ShouldRateLimit:
             if plan is None:
                 statuses.append(Status.INVALID_ARGUMENT)
                 continue
-            ops, slots, _, direct = plan
+            ops, fates, _, direct = plan
             if direct is not None:
-                verdict = direct(ops[0][0][0][0], slots[0][3], now)
+                verdict = direct(ops[0][0][0][0], fates[0][3], now)
                 verdicts.append(verdict)
-                message.answer(simple(slots[0], verdict))
+                message.answer(simple(fates[0], verdict))
                 statuses.append(Status.OK)
             elif not ops:
                 message.answer(self._answerer.answer(plan, (), now))
@@ -167,7 +167,7 @@ class ShouldRateLimit:
             message.fail(Status.UNAVAILABLE, "the store could not answer")
             return Status.UNAVAILABLE
         if plan.simple:
-            message.answer(self._answerer.simple(plan.slots[0], verdicts[0]))
+            message.answer(self._answerer.simple(plan.fates[0], verdicts[0]))
         else:
             message.answer(self._answerer.answer(plan, verdicts, self._time_ns() // 1_000))
         return Status.OK
