@@ -32,6 +32,8 @@ from bench import (
     resilience,
     rules,
     service_envoy,
+    service_grpc,
+    service_http,
     shedding,
     threads,
     waiting,
@@ -62,6 +64,8 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_topologies": redis_topologies.measure,
     "resilience": resilience.measure,
     "service_envoy": service_envoy.measure,
+    "service_grpc": service_grpc.measure,
+    "service_http": service_http.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

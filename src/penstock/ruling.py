@@ -85,8 +85,8 @@ class Ruling(Verdict):
 
     def shown(self) -> Verdict:
         """The verdict as clients may see it: rules whose headers are hidden refuse, but show no policy."""
-        hidden = [rule.rule.response.headers == "hidden" for rule in self.plan.owners]
-        if not any(hidden) or not self.decisions:
+        hidden = [rule.hidden for rule in self.plan[2]]
+        if True not in hidden or not self.decisions:
             return self
         decisions = tuple(
             Decision((*decision[:5], decision[5] or hide))

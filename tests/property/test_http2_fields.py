@@ -33,10 +33,10 @@ def test_whatever_the_reference_writes_we_read_as_it_does(
         if size is not None:
             encoder.header_table_size = size
         block = encoder.encode(fields, huffman=huffman)
-        decoded = ours.decode(block, 1 << 20)
-        assert decoded.fields == [(name, value) for name, value, _ in fields]
-        assert decoded.sound
-        assert [*map(tuple, theirs.decode(block, raw=True))] == decoded.fields
+        read, _, sound = ours.decode(block, 1 << 20)
+        assert read == [(name, value) for name, value, _ in fields]
+        assert sound
+        assert [*map(tuple, theirs.decode(block, raw=True))] == read
         assert ours._table[::-1] == list(theirs.header_table.dynamic_entries)
 
 
@@ -51,7 +51,7 @@ def test_whatever_bytes_come_both_read_them_alike_or_not_at_all(blocks: list[byt
                 ours.decode(block, 1 << 20)
             return
         try:
-            assert ours.decode(block, 1 << 20).fields == expected
+            assert ours.decode(block, 1 << 20)[0] == expected
         except Fault:
             assert b"\x80\x80\x80\x80" in block, "the reference takes numbers of any length"
             return

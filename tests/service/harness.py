@@ -146,6 +146,7 @@ class Running:
         else:
             self.address = ("::1" if family == "ipv6" else "127.0.0.1", 0)
             self._bound = socket.socket(socket.AF_INET6 if family == "ipv6" else socket.AF_INET)
+        self._family = self._bound.family
         self._bound.bind(self.address)
         if family != "unix":
             self.address = self._bound.getsockname()[:2]
@@ -171,11 +172,19 @@ class Running:
 
         return self.call(running())
 
+    def connect(self) -> socket.socket:
+        raw = socket.socket(self._family)
+        raw.settimeout(DEADLINE)
+        try:
+            raw.connect(self.address)
+        except OSError:
+            raw.close()
+            raise
+        return raw
+
     @contextmanager
     def client(self, tls: ssl.SSLContext | None = None, name: str | None = None) -> Iterator[Client]:
-        raw = socket.socket(self._bound.family)
-        raw.settimeout(DEADLINE)
-        raw.connect(self.address)
+        raw = self.connect()
         if tls is not None:
             raw = tls.wrap_socket(raw, server_hostname=name)
         client = Client(raw)

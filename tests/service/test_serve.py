@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import signal
+import ssl
 import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import httpx
 import pytest
 
 from penstock.cli.example_rules import EXAMPLE
 from penstock.service.listening import Address, Listening
-from penstock.testing.processes import DEADLINE
-from tests.service.serving import CHECK, Serving
+from penstock.testing.certificates import Certificate, can_make_certificates
+from penstock.testing.processes import DEADLINE, wait_until
+from tests.service.serving import CHECK, ROOT, Serving
 
 TOKEN = "a token of some length".replace(" ", "-")
 
@@ -129,3 +136,65 @@ def test_a_worker_that_is_idle_takes_less_than_80_mb() -> None:
         assert service.url
         status = Path(f"/proc/{service.place.pid}/status").read_text()
         assert int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) < 80_000
+
+
+def _drawn(*flags: str) -> str:
+    """What a terminal shows of a service that was asked once, until it is interrupted."""
+    ours, its = pty.openpty()
+    shown = b""
+    with TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0", *flags),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            stderr=its,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
+        )
+        os.close(its)
+        try:
+            while b"1 allowed/s" not in shown and (read := os.read(ours, 65_536)):
+                new = shown + read
+                if b"/v1/check -d" in new and b"/v1/check -d" not in shown:
+                    url = re.findall(rb"listening on (?:\x1b\[\S+?m)?(http://[\d.:]+)", new)[0].decode()
+                    httpx.post(f"{url}/v1/check", json=CHECK, timeout=DEADLINE, trust_env=False)
+                shown = new
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                while read := os.read(ours, 65_536):
+                    shown += read
+            except OSError:  # how Linux says that the other end was closed
+                pass
+            os.close(ours)
+            assert process.wait(DEADLINE) == 0
+    return shown.decode()
+
+
+def test_in_a_terminal_there_is_a_view_of_what_happens() -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _drawn())
+    assert re.search(r"1 requests/s   1 allowed/s   0 refused/s   p50 [\d.]+ ms   p99 [\d.]+ ms   \d connections", text)
+    assert re.search(r"everybody +1 +0", text)
+
+
+@pytest.mark.skipif(not can_make_certificates(), reason="no openssl")
+def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    certificate = Certificate.make("127.0.0.1", tmp_path)
+    flags = ("--tls-certificate", str(certificate.path), "--tls-key", str(certificate.key))
+    with Serving(*flags) as service:
+        (line,) = service.wait_for(r"\n  (curl .*)\n")
+        assert '"allowed":true' in subprocess.check_output(["/bin/sh", "-c", line], text=True, timeout=DEADLINE)
+        (tmp_path / "new").mkdir()
+        renewed = Certificate.make("127.0.0.1", tmp_path / "new")
+        renewed.key.replace(certificate.key)
+        renewed.path.replace(certificate.path)
+        service.signal(signal.SIGHUP)
+        wait_until(lambda: _trusted(service.url, certificate.path), "the new certificate", pause=0.05)
+
+
+def _trusted(url: str, certificate: Path) -> bool:
+    try:
+        verify = ssl.create_default_context(cafile=str(certificate))
+        return httpx.get(f"{url}/livez", verify=verify, timeout=DEADLINE, trust_env=False).status_code == 200
+    except httpx.ConnectError:
+        return False

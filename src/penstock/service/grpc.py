@@ -30,9 +30,6 @@ ENCODINGS = (b"grpc-accept-encoding", b"identity,gzip")
 WORTH_PACKING = 1_024
 """Bytes: a shorter answer is sent as it is, even to who packs its questions."""
 
-KNOWN = 1_024
-"""How many lists of headers are remembered, which a connection that repeats them hands over as the same object."""
-
 
 class Message:
     """A question to a method. `data` is what was sent, unpacked."""
@@ -90,7 +87,9 @@ class Grpc:
     def __init__(self, methods: Iterable[Method], *, largest: int = 4_194_304) -> None:
         self._methods = {method.path: method for method in methods}
         self._largest = largest
-        self._encodings: dict[int, tuple[Sequence[Header], bytes | None]] = {}  # by the identity of the headers
+        # Those of the latest call: a connection that repeats its headers hands them over as the same object.
+        self._headers: Sequence[Header] = ()
+        self._encoding: bytes | None = None
 
     def handle(self, calls: list[Call]) -> None:
         now = monotonic()
@@ -111,7 +110,9 @@ class Grpc:
 
     def _message(self, call: Call) -> Message | None:
         """The message of a call; where there is none that we could hand over, the call is answered instead."""
-        encoding = self._encoding(call.headers)
+        if call.headers is not self._headers:
+            self._headers, self._encoding = call.headers, encoding_of(call.headers)
+        encoding = self._encoding
         if encoding is None or call.method != b"POST":
             call.answer(NOT_GRPC, b"expected a POST of application/grpc\n")
         elif call.path not in self._methods:
@@ -124,16 +125,6 @@ class Grpc:
             except Unreadable as reason:
                 fail(call, reason.status, reason.text)
         return None
-
-    def _encoding(self, headers: Sequence[Header]) -> bytes | None:
-        known = self._encodings.get(id(headers))
-        if known is not None and known[0] is headers:
-            return known[1]
-        encoding = encoding_of(headers)
-        if len(self._encodings) >= KNOWN:
-            self._encodings.clear()
-        self._encodings[id(headers)] = headers, encoding
-        return encoding
 
     def _hand_over(self, method: Method, messages: list[Message]) -> None:
         try:

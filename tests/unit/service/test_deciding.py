@@ -107,19 +107,23 @@ def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
     assert len(results) == 3
 
 
-def test_one_who_cannot_take_an_answer_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_who_cannot_be_told_hears_so_and_keeps_nobody_from_their_answer(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(shared=True)
     batch = desk.decider.batch()
     results: list[Any] = []
 
-    def broken(_: object) -> None:
-        raise RuntimeError("alice")
+    def broken(result: object) -> None:
+        if isinstance(result, Ruling):
+            raise RuntimeError(ALICE["user"])
+        results.append(result)
 
     desk.decider.check(batch, ALICE, then=broken)
     desk.decider.check(batch, ALICE, then=results.append)
     batch.run()
     desk.held.go()
-    assert len(results) == 1
+    failed, ruling = results
+    assert isinstance(failed, StoreError)
+    assert isinstance(ruling, Ruling)
     assert "alice" not in caplog.text
     assert "RuntimeError" in caplog.text
 

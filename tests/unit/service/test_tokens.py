@@ -28,7 +28,7 @@ ONE = Receipt((Charge("alice@example.com", Quota.parse("100/minute"), 3, 28_333_
 
 keys = st.text(min_size=1, max_size=40) | st.lists(st.text(min_size=1, max_size=9), min_size=2, max_size=4).map(tuple)
 charges = st.builds(
-    Charge, keys, st.sampled_from(QUOTAS).map(Quota.parse), st.integers(1, 2**53), st.integers(0, 2**62)
+    Charge, keys, st.sampled_from(QUOTAS).map(Quota.parse), st.integers(1, 2**53), st.integers(0, 2**130)
 )
 receipts = st.builds(
     Receipt, st.lists(charges, max_size=4).map(tuple), st.none() | st.text(), st.sampled_from(["store", "local"])

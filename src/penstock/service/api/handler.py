@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from traceback import format_tb
 
-from msgspec import DecodeError
-
 from penstock.errors import PenstockError
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
-from penstock.service.api.endpoints import Endpoint, Endpoints, Reply
-from penstock.service.api.problems import TYPE, Unacceptable, answer_of
+from penstock.service.api.endpoints import Endpoints, Reply
+from penstock.service.api.problems import TYPE, UNREADABLE, Unacceptable, answer_of
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider
 from penstock.service.observing import Observer
@@ -67,7 +65,12 @@ class Api:
             found = endpoints.get(call.path)
             if found is not None and call.method == b"POST":
                 endpoint, route = found
-                self._take(call, endpoint, _Answer(call, batch, route), batch)
+                reply = _Answer(call, batch, route)
+                try:
+                    endpoint(call.body, call.expires, batch, reply)
+                except Exception as error:
+                    _note(route, error)
+                    reply.fail(error)
             elif found is None and self._authz.knows(call.path):
                 self._authz.take(call, batch)
             else:
@@ -84,16 +87,6 @@ class Api:
             _answer(call, batch, "/v1/openapi.json", GET_ONLY, _WRONG_METHOD_OF_A_DOCUMENT)
         else:
             _answer(call, batch, "other", NOT_FOUND, _NOT_FOUND)
-
-    def _take(self, call: Call, endpoint: Endpoint, reply: _Answer, batch: Batch) -> None:
-        try:
-            endpoint(call.body, call.expires, batch, reply)
-        except (DecodeError, PenstockError) as error:
-            reply.fail(error)
-        except Exception as error:
-            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-            log.error("%s: a fault of our own, %s:\n%s", reply.route, type(error).__name__, where)
-            reply.fail(error)
 
 
 class _Answer(Reply):
@@ -117,3 +110,10 @@ class _Answer(Reply):
 def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
     call.answer(head, body)
     batch.answered(route, head.status)
+
+
+def _note(route: str, error: Exception) -> None:
+    """A caller's fault is its own business; one of ours is logged."""
+    if not isinstance(error, (PenstockError, *UNREADABLE)):
+        where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+        log.error("%s: a fault of our own, %s:\n%s", route, type(error).__name__, where)

@@ -43,7 +43,7 @@ class Entrance(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        if self._traffic.full:
+        if self._traffic.closed:
             self._transport.abort()
             return
         self._traffic.enter(self)

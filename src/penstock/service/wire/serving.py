@@ -75,6 +75,7 @@ class Server:
             for connection in tuple(traffic.connections):
                 connection.retire()
             await _emptied(traffic, linger)
+        traffic.draining = True
         for connection in tuple(traffic.connections):
             connection.drain()
         if not await _emptied(traffic, seconds):

@@ -18,13 +18,14 @@ class Traffic:
     `date` is a line of HTTP/1.1, good for about a second: making it for every answer would cost more than the answer.
     """
 
-    __slots__ = ("_emptied", "connections", "date", "limits", "requests", "retiring", "turns")
+    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "requests", "retiring", "turns")
 
     def __init__(self, turns: Turns, limits: Limits) -> None:
         self.turns, self.limits = turns, limits
         self.connections: set[Connection] = set()
         self.requests = Requests(limits)
         self.retiring = False  # whoever is let in now is to be told that the next answer is the last
+        self.draining = False
         self._emptied: Callable[[], object] | None = None
         self.renew_date()
 
@@ -32,8 +33,9 @@ class Traffic:
         self.date = b"date: %b\r\n" % formatdate(SystemClock.time_ns() // 1_000_000_000, usegmt=True).encode()
 
     @property
-    def full(self) -> bool:
-        return len(self.connections) >= self.limits.connections
+    def closed(self) -> bool:
+        """Whether nobody is let in: there are too many already, or all are about to leave."""
+        return self.draining or len(self.connections) >= self.limits.connections
 
     def enter(self, connection: Connection) -> None:
         """A connection is open."""

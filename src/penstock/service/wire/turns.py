@@ -52,4 +52,8 @@ class Turns:
     def _flush(self) -> None:
         written, self._written = self._written, {}
         for connection in written:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:  # of one connection: the others are flushed all the same
+                log.exception("a connection that cannot be written to: %s", type(error).__name__)
+                connection.abort()

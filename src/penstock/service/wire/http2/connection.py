@@ -51,10 +51,8 @@ class Http2(Connection):
             self.flush()
 
     def eof_received(self) -> bool:
-        """The peer sends no more. It may still wait for answers, unless over TLS, where that cannot be."""
-        self._session.hang_up(monotonic())
-        self.flush()
-        return not self._session.closed and self._transport.can_write_eof()
+        """The peer has gone: who speaks HTTP/2 never just stops to send, for it owes windows and acknowledgements."""
+        return False
 
     def pause_writing(self) -> None:
         self._blocked = monotonic()

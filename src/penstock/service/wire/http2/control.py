@@ -140,7 +140,9 @@ class Control:
         if len(payload) < 8:
             raise Fault(Code.FRAME_SIZE_ERROR, "GOAWAY: expected 8 bytes or more")
         self._patience.spend(self._now)
-        self.hang_up(self._now)
+        if self._parting is None:
+            self._parting = self._now
+        self._part()
 
     def _on_window_update(self, flags: int, id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -200,12 +202,6 @@ class Control:
         if self._parting is None and not self.closed:
             self._parting = now
             self.streams.write(goaway(LARGEST, Code.NO_ERROR) + frame(PING, 0, 0, PARTING))
-
-    def hang_up(self, now: float) -> None:
-        """The peer leaves: there will be no more calls than those that are here."""
-        if self._parting is None and not self.closed:
-            self._parting = now
-            self._part()
 
     def _part(self) -> None:
         """Say which stream is the last."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from hpack.table import HeaderTable
 
@@ -39,12 +39,8 @@ def is_sound(field: Header) -> bool:
     return _sound_name(field[0]) is not None and _unsound_value(field[1]) is None
 
 
-class Decoded(NamedTuple):
-    """What was in a block: `size` is that of all its fields, and those beyond the largest size are left out."""
-
-    fields: list[Header]
-    size: int
-    sound: bool
+Decoded: TypeAlias = tuple[list[Header], int, bool]
+"""The fields of a block, except those beyond the largest size; the size of all; and whether all are sound."""
 
 
 class Decoder:
@@ -65,12 +61,12 @@ class Decoder:
         """The fields of a block. The table is kept whatever they are, so that later blocks can be read."""
         self.changed = False
         try:
-            decoded = self._decode(block, largest)
+            fields, size, sound = self._decode(block, largest)
         except (IndexError, ValueError):
             raise Fault(Code.COMPRESSION_ERROR, "a header block that cannot be read") from None
-        if self._tainted and not all(map(is_sound, decoded.fields)):
-            decoded = decoded._replace(sound=False)
-        return decoded
+        if self._tainted:
+            sound = all(map(is_sound, fields))
+        return fields, size, sound
 
     def _decode(self, block: bytes, largest: int) -> Decoded:
         table = self._table
@@ -90,14 +86,17 @@ class Decoder:
                 at = self._resize(block, at, first & 0x1F, begun=size > 0)
                 continue
             else:
-                index, at = _index(block, at, first)
+                most = 0x3F if first >= 0x40 else 0x0F
+                index = first & most
+                if index == most:
+                    index, at = _number(block, at, most)
                 if index:
                     name = (_STATIC[index] if index <= _LAST else table[_LAST - index])[0]
                 else:
                     name, at = _string(block, at)
                 value, at = _string(block, at)
                 field = name, value
-                if not is_sound(field):
+                if _unsound_value(value) or not (index or _sound_name(name)):
                     sound = False
                     self._tainted |= first >= 0x40
                 if first >= 0x40:
@@ -105,7 +104,7 @@ class Decoder:
             size += len(field[0]) + len(field[1]) + 32
             if size <= largest:
                 fields.append(field)
-        return Decoded(fields, size, sound)
+        return fields, size, sound
 
     def _resize(self, block: bytes, at: int, size: int, *, begun: bool) -> int:
         if size == 0x1F:
@@ -131,13 +130,6 @@ class Decoder:
             self._size -= len(name) + len(value) + 32
             count += 1
         del self._table[:count]
-
-
-def _index(block: bytes, at: int, first: int) -> tuple[int, int]:
-    """Of the name of a literal; 0 if the name follows."""
-    most = 0x3F if first >= 0x40 else 0x0F
-    index = first & most
-    return _number(block, at, most) if index == most else (index, at)
 
 
 def _number(block: bytes, at: int, number: int) -> tuple[int, int]:

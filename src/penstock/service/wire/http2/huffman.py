@@ -1,10 +1,13 @@
 """The Huffman code of RFC 7541, decoded by the byte.
 
-A state is a node of the code's tree. Where a byte leads from a state, and which text it completes, is found out once
-and remembered: a string then costs one look-up for each of its bytes. There are 256 states, so at most 65,536 steps.
+A row belongs to a node of the code's tree. It says for each byte which text that completes from there, and which row
+comes next: a string costs one look-up for each of its bytes. Rows are filled when they are first needed, for most of
+the 256 never are.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
@@ -28,44 +31,52 @@ def _tree() -> list[list[int]]:
 
 _NODES = _tree()
 
+Row: TypeAlias = "list[tuple[Row, bytes]]"
 
-def _ends() -> frozenset[int]:
+_ROWS: list[Row] = [[] for _ in _NODES]
+_FIRST = _ROWS[0]
+_DEAD: Row = []  # after the end of the string within the string
+_DEAD += [(_DEAD, b"")] * 256
+
+
+def _ends() -> list[Row]:
     """Where a string may end: padded by less than 8 bits, all of them 1."""
-    node, ends = 0, [0]
+    node, ends = 0, [_FIRST]
     for _ in range(7):
         node = _NODES[node][1]
-        ends.append(node << 8)
-    return frozenset(ends)
+        ends.append(_ROWS[node])
+    return ends
 
 
-_ENDS = _ends()
-_steps: dict[int, tuple[int, bytes]] = {}  # state << 8 | byte: the next state << 8, and what is complete
+_ENDS = frozenset(map(id, _ends()))
 
 
 def decode(data: bytes) -> bytes:
     """The text of a string. Raises ValueError if there is none."""
-    steps = _steps
-    state = 0
+    row = _FIRST
     texts = []
     for byte in data:
-        step = steps.get(state | byte)
-        if step is None:
-            step = _step(state, byte)
-        state, text = step
+        if not row:
+            _fill(row)
+        row, text = row[byte]
         texts.append(text)
-    if state not in _ENDS:
-        raise ValueError("a string in Huffman code ends early")
+    if id(row) not in _ENDS:
+        raise ValueError("a string in Huffman code does not end as it must")
     return b"".join(texts)
 
 
-def _step(state: int, byte: int) -> tuple[int, bytes]:
-    node, text = state >> 8, bytearray()
+def _fill(row: Row) -> None:
+    start = next(node for node, one in enumerate(_ROWS) if one is row)
+    row += [_step(start, byte) for byte in range(256)]
+
+
+def _step(node: int, byte: int) -> tuple[Row, bytes]:
+    text = bytearray()
     for shift in range(7, -1, -1):
         node = _NODES[node][byte >> shift & 1]
         if node < 0:
             if ~node == _EOS:
-                raise ValueError("a string in Huffman code holds its end")
+                return _DEAD, b""
             text.append(~node)
             node = 0
-    _steps[state | byte] = step = (node << 8, bytes(text))
-    return step
+    return _ROWS[node], bytes(text)

@@ -9,8 +9,9 @@ from penstock.service.wire.calls import Header
 from penstock.service.wire.http2.frames import Code, StreamFault
 
 _FORBIDDEN = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
-_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
-_SPECIAL = _FORBIDDEN | {b"te", b"content-length", b"content-type", b"cookie", b"expect", b"grpc-timeout", b"host"}
+_PSEUDO = (b":method", b":scheme", b":path", b":authority")
+_SPECIAL = (*_FORBIDDEN, b"te", b"content-length", b"content-type", b"cookie", b"expect", b"grpc-timeout", b"host")
+_KNOWN = {**{name: place for place, name in enumerate(_PSEUDO)}, **dict.fromkeys(_SPECIAL, len(_PSEUDO))}
 
 _timeout = re.compile(rb"(\d{1,8})([HMSmun])").fullmatch
 _SECONDS = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -27,10 +28,10 @@ class Request:
 
     __slots__ = ("expects", "grpc", "headers", "length", "method", "path", "query", "timeout")
 
-    def __init__(self, method: bytes, target: bytes, headers: Sequence[Header]) -> None:
+    def __init__(self, method: bytes, target: bytes) -> None:
         self.method = method
         self.path, _, self.query = target.partition(b"?")
-        self.headers = tuple(headers)
+        self.headers: tuple[Header, ...] = ()
         self.length: int | None = None
         self.timeout: float | None = None
         self.expects = self.grpc = False
@@ -38,69 +39,77 @@ class Request:
 
 def read(fields: Sequence[Header]) -> Request:
     """The request that these fields make, each of them sound by itself."""
-    pseudo: dict[bytes, bytes] = {}
+    pseudo: list[bytes | None] = [None, None, None, None]
     headers: list[Header] = []
     special: list[Header] = []
     for field in fields:
         name = field[0]
-        if name[0] == 0x3A:  # a colon
-            if name in pseudo or headers or name not in _PSEUDO:
+        place = _KNOWN.get(name)
+        if place is None:
+            if name[0] == 0x3A:  # a colon
                 raise StreamFault(Code.PROTOCOL_ERROR)
-            pseudo[name] = field[1]
-        else:
             headers.append(field)
-            if name in _SPECIAL:
-                special.append(field)
-    method, target = _target(pseudo)
-    if special:
-        headers = _checked(headers, special)
-    authority = pseudo.get(b":authority")
+        elif place == 4:
+            headers.append(field)
+            special.append(field)
+        elif headers or pseudo[place] is not None:
+            raise StreamFault(Code.PROTOCOL_ERROR)
+        else:
+            pseudo[place] = field[1]
+    method, scheme, target, authority = pseudo
+    if not scheme or not method or not target or method == b"CONNECT" or target[0] != 0x2F:
+        method, target = _unusual(method, scheme, target)
+    request = Request(method, target)
+    _heed(request, special)
     if authority:
-        _check_host(authority, special)
-        headers = [(b"host", authority), *(field for field in headers if field[0] != b"host")]
-    request = Request(method, target, headers)
+        if any(name == b"host" for name, _ in special):
+            headers = _without_host(headers, authority)
+        headers.insert(0, (b"host", authority))
+    if sum(name == b"cookie" for name, _ in special) > 1:
+        headers = _with_whole_cookie(headers)
+    request.headers = tuple(headers)
+    return request
+
+
+def _unusual(method: bytes | None, scheme: bytes | None, target: bytes | None) -> tuple[bytes, bytes]:
+    """What is no request for a path."""
+    if method == b"CONNECT" and target is None and scheme is None:
+        raise StreamFault(Code.REFUSED_STREAM)  # we are no proxy
+    if method != b"OPTIONS" or target != b"*" or not scheme:
+        raise StreamFault(Code.PROTOCOL_ERROR)
+    return method, target
+
+
+def _heed(request: Request, special: Sequence[Header]) -> None:
+    """Headers that mean something to the protocol."""
     for name, value in special:
-        if name == b"content-length":
-            request.length = _length(value, request.length)
+        if name == b"content-type":
+            request.grpc = value.startswith(b"application/grpc")
         elif name == b"grpc-timeout":
             request.timeout = _seconds(value)
+        elif name == b"content-length":
+            request.length = _length(value, request.length)
         elif name == b"expect":
             request.expects = value.lower() == b"100-continue"
-        elif name == b"content-type":
-            request.grpc = value.startswith(b"application/grpc")
-    return request
+        elif name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
+            raise StreamFault(Code.PROTOCOL_ERROR)
+
+
+def _without_host(headers: list[Header], authority: bytes) -> list[Header]:
+    if any(name == b"host" and value != authority for name, value in headers):
+        raise StreamFault(Code.PROTOCOL_ERROR)
+    return [field for field in headers if field[0] != b"host"]
+
+
+def _with_whole_cookie(headers: list[Header]) -> list[Header]:
+    """A cookie may come in crumbs, to be compressed the better."""
+    crumbs = [value for name, value in headers if name == b"cookie"]
+    return [*(field for field in headers if field[0] != b"cookie"), (b"cookie", b"; ".join(crumbs))]
 
 
 def check_trailers(fields: Sequence[Header]) -> None:
     """Nobody asks what the trailers of a request say; they have to be well-formed all the same."""
     if any(name[:1] == b":" or name in _FORBIDDEN for name, _ in fields):
-        raise StreamFault(Code.PROTOCOL_ERROR)
-
-
-def _target(pseudo: dict[bytes, bytes]) -> tuple[bytes, bytes]:
-    method, target = pseudo.get(b":method"), pseudo.get(b":path")
-    if method == b"CONNECT":
-        raise StreamFault(Code.REFUSED_STREAM if target is None else Code.PROTOCOL_ERROR)  # we are no proxy
-    if not method or not target or not pseudo.get(b":scheme"):
-        raise StreamFault(Code.PROTOCOL_ERROR)
-    if target[0] != 0x2F and not (target == b"*" and method == b"OPTIONS"):
-        raise StreamFault(Code.PROTOCOL_ERROR)
-    return method, target
-
-
-def _checked(headers: list[Header], special: list[Header]) -> list[Header]:
-    crumbs = [value for name, value in special if name == b"cookie"]
-    for name, value in special:
-        if name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
-            raise StreamFault(Code.PROTOCOL_ERROR)
-    if len(crumbs) > 1:
-        headers = [field for field in headers if field[0] != b"cookie"]
-        headers.append((b"cookie", b"; ".join(crumbs)))
-    return headers
-
-
-def _check_host(authority: bytes, special: list[Header]) -> None:
-    if any(name == b"host" and value != authority for name, value in special):
         raise StreamFault(Code.PROTOCOL_ERROR)
 
 

@@ -49,7 +49,7 @@ SMALL = 64
 
 CONTINUE = encode([(b":status", b"100")])
 
-TOO_LARGE = Request(b"GET", b"", ())
+TOO_LARGE = Request(b"GET", b"")
 """Stands for a request whose head is too large to be read."""
 
 Openers: TypeAlias = Mapping[bytes, Callable[[Stream], Listener]]

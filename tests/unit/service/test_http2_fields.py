@@ -17,7 +17,7 @@ THIRD = [
 
 
 def fields(decoder: Decoder, block: str) -> list[tuple[bytes, bytes]]:
-    return decoder.decode(bytes.fromhex(block), PLENTY).fields
+    return decoder.decode(bytes.fromhex(block), PLENTY)[0]
 
 
 def refused(block: bytes, decoder: Decoder | None = None) -> bool:
@@ -131,19 +131,20 @@ def test_a_smaller_table_evicts_and_a_larger_one_brings_nothing_back() -> None:
 def test_fields_beyond_the_largest_size_are_left_out_and_the_table_is_kept() -> None:
     decoder = Decoder()
     bomb = b"\x40\x01a\x7f\x81\x1e" + b"x" * 3_968 + b"\xbe" * 1_000
-    decoded = decoder.decode(bomb, 10_000)
-    assert len(decoded.fields) == 2
-    assert decoded.size == 1_001 * (3_968 + 33)
-    assert decoder.decode(b"\xbe", 10_000).fields == [(b"a", b"x" * 3_968)]
+    found, size, sound = decoder.decode(bomb, 10_000)
+    assert len(found) == 2
+    assert size == 1_001 * (3_968 + 33)
+    assert sound
+    assert decoder.decode(b"\xbe", 10_000)[0] == [(b"a", b"x" * 3_968)]
 
 
 def test_an_unsound_field_is_found_again_when_it_is_named_by_its_index() -> None:
     decoder = Decoder()
-    assert decoder.decode(b"\x82", PLENTY).sound
-    assert not decoder.decode(b"\x40\x01A\x01b", PLENTY).sound
-    assert decoder.decode(b"\x82", PLENTY).sound
-    assert not decoder.decode(b"\xbe", PLENTY).sound
-    assert not decoder.decode(b"\x0f\x2f\x01b", PLENTY).sound, "its name with another value"
+    assert decoder.decode(b"\x82", PLENTY)[2]
+    assert not decoder.decode(b"\x40\x01A\x01b", PLENTY)[2]
+    assert decoder.decode(b"\x82", PLENTY)[2]
+    assert not decoder.decode(b"\xbe", PLENTY)[2]
+    assert not decoder.decode(b"\x0f\x2f\x01b", PLENTY)[2], "its name with another value"
 
 
 @pytest.mark.parametrize("name", [b"", b"A", b"a b", b"a:", b"a\0", b"\xe4", b":"])

@@ -31,7 +31,7 @@ from penstock.service.wire.http2.frames import (
     window_update,
 )
 from penstock.service.wire.limits import Limits
-from tests.unit.http2 import GET, GREETING, POST, TEXT, Talk, block, frames_of, request
+from tests.unit.service.http2 import GET, GREETING, POST, TEXT, Talk, block, frames_of, request
 
 BOTH = END_HEADERS | END_STREAM
 SMALL = Limits(head=500, headers=10, body=100, calls=3, unsent=1_000)

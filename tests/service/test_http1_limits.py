@@ -1,0 +1,233 @@
+"""Peers that are slow, silent, deaf, or too many: they are cut off, and no other notices."""
+
+from __future__ import annotations
+
+import gc
+import socket
+
+import pytest
+
+from penstock.service.wire.calls import Call, Head
+from penstock.service.wire.entrance import Entrance
+from penstock.service.wire.http1 import Http1
+from penstock.service.wire.limits import Limits
+from penstock.testing.processes import wait_until
+from tests.service.fed import Fed
+from tests.service.harness import LOOPS, Echo, serving
+from tests.service.test_http1_reading import CHUNKED, GET, POST, Holding
+
+LIMITS = Limits(reading=10, idle=75, stalled=5, unsent=1000)
+PARTS = [GET[:1], GET[:-1], POST[:-1], CHUNKED[:-1], POST[:-5]]
+
+
+# ---------------------------------------------------------------- time, moved by hand
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_request_that_takes_too_long_is_refused(part: bytes) -> None:
+    fed = Fed(Echo(), LIMITS).sweep(0).feed(part).sweep(100).sweep(109)
+    assert fed.statuses == []
+    fed.sweep(110)
+    assert fed.statuses == [408]
+    assert fed.tape.ended
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_sending_a_byte_now_and_then_does_not_help(part: bytes) -> None:
+    fed = Fed(Echo(), LIMITS)
+    for now in range(12):
+        fed.feed(b"POST / HTTP/1.1\r\n" if now == 0 else b"X: y\r\n").sweep(now)
+    assert fed.statuses == [408]
+
+
+def test_a_request_has_its_time_anew_after_another() -> None:
+    fed = Fed(Echo(), LIMITS).feed(GET[:5]).sweep(0).sweep(9).feed(GET[5:] + GET[:5]).sweep(10).sweep(19)
+    assert fed.statuses == [200]
+    assert fed.sweep(20).statuses == [200, 408]
+
+
+def test_a_silent_connection_is_closed_without_a_word() -> None:
+    fed = Fed(Echo(), LIMITS).sweep(0).sweep(74)
+    assert not fed.tape.closed
+    assert fed.sweep(75).tape.closed
+    fed = Fed(Echo(), LIMITS).sweep(0).feed(GET).sweep(74).sweep(148)
+    assert not fed.tape.closed
+    assert fed.sweep(149).tape.closed
+    assert fed.statuses == [200]
+
+
+def test_empty_lines_are_no_sign_of_life() -> None:
+    fed = Fed(Echo(), LIMITS).sweep(0)
+    for now in range(1, 76):
+        fed.feed(b"\r\n").sweep(now)
+    assert fed.tape.closed
+    assert fed.statuses == []
+
+
+def test_who_waits_for_an_answer_waits_as_long_as_it_takes() -> None:
+    handler = Holding()
+    fed = Fed(handler, LIMITS).feed(GET)
+    for now in range(1000):
+        fed.sweep(now)
+    assert not fed.tape.closed
+    handler.calls[0].answer(Head(200))
+    fed.loop.turn()
+    assert fed.statuses == [200]
+    assert not fed.sweep(1000).sweep(1074).tape.closed
+    assert fed.sweep(1075).tape.closed
+
+
+def test_a_peer_that_takes_none_of_its_answers_is_cut_off() -> None:
+    fed = Fed(Echo(), LIMITS).feed(GET).sweep(0)
+    fed.tape.unsent = 100
+    assert not fed.sweep(0).sweep(4).tape.closed
+    fed.tape.unsent = 99  # it has taken one byte
+    assert not fed.sweep(4).sweep(8).tape.closed
+    assert fed.sweep(9).tape.closed
+
+
+def test_a_peer_that_lingers_is_cut_off() -> None:
+    fed = Fed(Echo(), LIMITS).feed(b"nonsense\r\n\r\n").sweep(0)
+    assert fed.tape.ended
+    assert not fed.feed(b"and more").sweep(4).tape.closed
+    assert fed.feed(b"and more").sweep(5).tape.closed
+    assert fed.connection.gone
+    assert not fed.traffic.connections
+
+
+def test_while_a_peer_leaves_too_much_unread_nothing_is_read_and_nothing_written() -> None:
+    handler = Holding()
+    fed = Fed(handler, LIMITS).feed(GET * 2)
+    fed.connection.pause_writing()
+    assert not fed.tape.reading
+    for call in handler.calls:
+        call.answer(Head(200))
+    fed.loop.turn()
+    assert fed.statuses == []
+    fed.connection.resume_writing()
+    assert fed.statuses == [200, 200]
+    assert fed.tape.reading
+
+
+def test_what_had_been_read_is_taken_up_when_the_peer_reads_again() -> None:
+    handler = Holding()
+    fed = Fed(handler, Limits(calls=2)).feed(GET * 4)
+    fed.connection.pause_writing()
+    for call in handler.calls:
+        call.answer(Head(200))
+    fed.loop.turn()
+    assert len(handler.calls) == 2
+    fed.connection.resume_writing()
+    fed.loop.turn()
+    assert len(handler.calls) == 4
+    assert not fed.tape.reading
+
+
+# ---------------------------------------------------------------- over sockets
+
+
+class Lavish:
+    """Answers with a lot."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    def handle(self, calls: list[Call]) -> None:
+        for call in calls:
+            call.answer(Head(200), b"x" * 100_000)
+            self.answered += 1
+
+
+class Terse:
+    """Answers, and keeps nothing."""
+
+    def handle(self, calls: list[Call]) -> None:
+        for call in calls:
+            call.answer(Head(200))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_slow_and_silent_peers_over_sockets(loop: str) -> None:
+    limits = Limits(reading=0.1, idle=0.2)
+    with serving(Echo(), limits=limits, loop=loop) as running:
+        for part in PARTS:
+            with running.client() as client:
+                assert client.ask(part).status == 408
+                assert client.closed
+        with running.client() as client:
+            assert client.closed
+        with running.client() as client:
+            client.ask(GET)
+            assert client.closed
+        running.wait_empty()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_deaf_peer_is_not_read_from_and_then_cut_off(loop: str) -> None:
+    handler = Lavish()
+    limits = Limits(unsent=200_000, stalled=0.5, calls=4)
+    with serving(handler, limits=limits, loop=loop) as running, running.client() as deaf, running.client() as other:
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.socket.settimeout(0.05)
+        sent = 0
+        try:
+            while sent < 100_000_000:
+                sent += deaf.socket.send(GET * 1000)
+        except (TimeoutError, ConnectionError):
+            pass
+        assert sent < 50_000_000, "it was read from"
+        assert other.ask(GET).status == 200
+        other.close()
+        running.wait_empty()
+        assert handler.answered < 500
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_slow_reader_gets_all_of_it(loop: str) -> None:
+    with serving(Lavish(), limits=Limits(unsent=10_000, calls=4), loop=loop) as running, running.client() as client:
+        client.send(GET * 100)
+        for _ in range(100):
+            assert len(client.answer().body) == 100_000
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_connections_beyond_the_limit_are_closed_at_once(loop: str) -> None:
+    with serving(Echo(), limits=Limits(connections=2), loop=loop) as running:
+        with running.client() as one, running.client() as two:
+            assert one.ask(GET).status == two.ask(GET).status == 200
+            with running.client() as three:
+                assert three.closed
+            assert one.ask(GET).status == two.ask(GET).status == 200
+        running.wait_empty()
+        assert running.ask(GET).status == 200
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_call_whose_peer_is_gone_knows_it(loop: str) -> None:
+    handler = Holding()
+    with serving(handler, loop=loop) as running:
+        with running.client() as client:
+            client.send(GET)
+            wait_until(lambda: len(handler.calls) == 1, "the call")
+            assert not handler.calls[0].gone
+            client.reset()
+        wait_until(lambda: handler.calls[0].gone, "the peer to be gone")
+        running.run(lambda: handler.calls[0].answer(Head(200)))
+        running.wait_empty()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_nothing_is_left_of_connections_that_are_over(loop: str) -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(one, Http1 | Entrance) for one in gc.get_objects())
+
+    before = kept()
+    with serving(Terse(), loop=loop) as running:
+        for number in range(100):
+            with running.client() as client:
+                client.send((b"", GET, GET[:9], POST[:-1], CHUNKED, b"nonsense\r\n\r\n", GET * 50)[number % 7])
+                if number % 3:
+                    client.reset()
+        running.wait_empty()
+        wait_until(lambda: kept() <= before, "the connections to be forgotten")
