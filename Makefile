@@ -16,7 +16,7 @@ MADE_FOR := $(PYTHON) in $(CURDIR)
 ANEW = $(shell test "`cat $(1)/.made 2>/dev/null`" = "$(MADE_FOR)" || echo anew)
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast test-full check format bench faults docs servers constraints clean anew
+.PHONY: help run demo test test-fast test-full check format bench faults docs servers constraints clean anew
 
 help: ## show this help
 	@echo 'Penstock: make <target>'
@@ -24,9 +24,12 @@ help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo 'Variables: PYTHON (default python3, needs 3.11 or newer), WORKERS (test processes, default 2),'
-	@echo '           ARGS (passed on by run, bench and faults).'
+	@echo '           ARGS (passed on by run, demo, bench and faults).'
 
-run: .venv/.made ## see it work: the algorithms side by side on the same traffic
+run: .venv/.made ## start the decision service: says where to point a client, and shows what happens
+	@$(PY) -m penstock.cli serve $(ARGS)
+
+demo: .venv/.made ## see the algorithms side by side on the same traffic
 	@$(PY) -m penstock.demo $(ARGS)
 
 test: .venv/.made servers ## all tiers: static, unit + property, conformance, rig, redis, integration, service, acceptance; coverage
@@ -71,7 +74,7 @@ clean: ## remove everything that make made
 	@tools/venv.sh "$(PYTHON)" .venv "$(MADE_FOR)" constraints.txt --editable '.[all]' --group dev
 
 .venv-bench/.made: pyproject.toml constraints.txt $(call ANEW,.venv-bench)
-	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" constraints.txt --editable '.[redis,rules,testing]' --group bench
+	@tools/venv.sh "$(PYTHON)" .venv-bench "$(MADE_FOR)" constraints.txt --editable '.[redis,rules,server,testing]' --group bench
 
 .venv-peers/.made: pyproject.toml constraints-peers.txt $(call ANEW,.venv-peers)
 	@tools/venv.sh "$(PYTHON)" .venv-peers "$(MADE_FOR)" constraints-peers.txt --group peers

@@ -21,6 +21,7 @@ from bench import (
     locks,
     memory_bytes,
     memory_speed,
+    metrics,
     middleware,
     redis_async,
     redis_blocking,
@@ -30,7 +31,9 @@ from bench import (
     redis_topologies,
     resilience,
     rules,
+    service_envoy,
     service_grpc,
+    service_http,
     shedding,
     threads,
     waiting,
@@ -47,6 +50,7 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "rules": rules.measure,
     "middleware": middleware.measure,
     "shedding": shedding.measure,
+    "metrics": metrics.measure,
     "locks": locks.measure,
     "threads": threads.measure,
     "growth_with_keys": growth_with_keys.measure,
@@ -59,7 +63,9 @@ SUITES: Mapping[str, Callable[[Effort], Report]] = {
     "redis_memory": redis_memory.measure,
     "redis_topologies": redis_topologies.measure,
     "resilience": resilience.measure,
+    "service_envoy": service_envoy.measure,
     "service_grpc": service_grpc.measure,
+    "service_http": service_http.measure,
 }
 
 BEGIN, END = "<!-- python -m bench -->", "<!-- end -->"

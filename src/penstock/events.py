@@ -104,6 +104,7 @@ class Decided(NamedTuple):
       "shed", "blocked", or "degraded" (the store could not answer, and the rule is closed then).
     - `would_refuse`: the ids of rules in shadow mode that would have refused.
     - `source`: who answered, "store" or what stood in for it; `version`: of the rules.
+    - `algorithm`: of the quota that refused, or else is the tightest; empty if no counter was asked.
     """
 
     rule: str
@@ -113,6 +114,7 @@ class Decided(NamedTuple):
     cost: int
     source: str
     version: str
+    algorithm: str = ""
 
 
 def nobody(event: Any) -> None:

@@ -85,8 +85,8 @@ class Ruling(Verdict):
 
     def shown(self) -> Verdict:
         """The verdict as clients may see it: rules whose headers are hidden refuse, but show no policy."""
-        hidden = [rule.rule.response.headers == "hidden" for rule in self.plan.owners]
-        if not any(hidden) or not self.decisions:
+        hidden = [rule.hidden for rule in self.plan[2]]
+        if True not in hidden or not self.decisions:
             return self
         decisions = tuple(
             Decision((*decision[:5], decision[5] or hide))
@@ -111,6 +111,7 @@ class Ruling(Verdict):
             self[4],
             self[7] if len(self) > 7 else "store",
             course.version,
+            self[3].algorithm if self.plan[1] and self[3] is not SHED else "",
         )
         return new(Decided, told)
 
@@ -127,14 +128,16 @@ class Ruling(Verdict):
 
 def reason_of(verdict: Verdict) -> Reason:
     """Why a request was refused, whether by rules or without; empty if it was not."""
-    if verdict[0][0]:
-        return ""
-    quota = verdict[3]
+    return "" if verdict[0][0] else reason_for(verdict[3], verdict.source)
+
+
+def reason_for(quota: Quota, source: str) -> Reason:
+    """Why a request was refused that this quota refused, or what stands for one, and this source."""
     if quota is BLOCKED:
         return "blocked"
     if quota is SHED:
         return "shed"
-    if verdict.source == "closed":
+    if source == "closed":
         return "degraded"
     if quota.algorithm == MIN_INTERVAL:
         return "too_close"

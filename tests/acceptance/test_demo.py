@@ -1,4 +1,4 @@
-"""`make run`, as a user meets it."""
+"""`make demo`, as a user meets it."""
 
 import os
 import pty

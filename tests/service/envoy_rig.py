@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import envoy  # type: ignore[import-untyped]
 
-from penstock.service.deciding import BUDGET
 from penstock.testing.processes import DEADLINE, Workplace, wait_until
 from penstock.testing.servers import free_port
 from tests.service.harness import Echo, serving
@@ -45,10 +44,10 @@ class Got(NamedTuple):
 class Service:
     """Our service, as a process on a port that stays its own."""
 
-    def __init__(self, config: str = CONFIG, store: str = "memory://", budget: int = BUDGET) -> None:
+    def __init__(self, config: str = CONFIG, store: str = "memory://", budget_ms: int = 3) -> None:
         self.place = Workplace("penstock-envoy-")
         self.port = free_port()
-        self.store, self.budget = store, budget
+        self.store, self.budget_ms = store, budget_ms
         self.folder = self.place.folder / "config"
         self.folder.mkdir()
         self.configure(config)
@@ -58,10 +57,16 @@ class Service:
         (self.folder / "edge.yaml").write_text(config, encoding="utf-8")
 
     def start(self) -> None:
-        script = ROOT / "tests/service/envoy_service.py"
+        flags = {
+            "--envoy-config": str(self.folder),
+            "--store": self.store,
+            "--listen": f"127.0.0.1:{self.port}",
+            "--store-budget-ms": str(self.budget_ms),
+            "--log-level": "warning",
+        }
+        words = [word for flag in flags.items() for word in flag]
         paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        command = [sys.executable, str(script), str(self.folder), self.store, str(self.port), str(self.budget)]
-        self.place.run(command, paths)
+        self.place.run([sys.executable, "-m", "penstock.cli", "serve", *words], paths)
         wait_until(self._answers, "the service to answer", 0.02)
 
     def _answers(self) -> bool:

@@ -24,7 +24,7 @@ def test_two_envoys_and_two_services_share_one_limit_exactly(redis: Server) -> N
     application = Echo()
     with ExitStack() as stack:
         port = stack.enter_context(serving(application)).port
-        services = [Service(store=redis.url, budget=30_000_000) for _ in range(2)]
+        services = [Service(store=redis.url, budget_ms=30_000) for _ in range(2)]
         for service in services:
             stack.callback(service.place.close)
         envoys = [Envoy(service.port, port, "60s") for service in services]

@@ -15,7 +15,7 @@ from penstock.limiter import Limiter
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.service.deciding import Decider
-from penstock.service.envoy import by_rules, configured
+from penstock.service.envoy.parts import by_rules, configured
 from penstock.service.envoy.protocol import HealthCheckRequest, HealthCheckResponse, RateLimitResponse
 from penstock.service.grpc import Grpc
 from penstock.service.observing import Unobserved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,8 +14,8 @@ from tests.service.test_http1_reading import CHUNKED, GET, POST, Holding
 
 
 @pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
+def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def draining(running: Running, seconds: float) -> threading.Thread:

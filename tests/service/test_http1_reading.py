@@ -19,7 +19,14 @@ CHUNKED = (
 )
 UPGRADE = b"POST /u HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 5\r\n\r\nGET /"
 STREAM = GET + POST + b"\r\n" + CHUNKED + UPGRADE + GET + CHUNKED
-ASKED = [(b"/a", b""), (b"/p", b"hello"), (b"/c", b"hello, world"), (b"/u", b"GET /"), (b"/a", b""), (b"/c", b"hello, world")]
+ASKED = [
+    (b"/a", b""),
+    (b"/p", b"hello"),
+    (b"/c", b"hello, world"),
+    (b"/u", b"GET /"),
+    (b"/a", b""),
+    (b"/c", b"hello, world"),
+]
 
 
 class Holding:
@@ -95,7 +102,9 @@ def test_one_after_the_other_on_one_connection(echo: Running) -> None:
     with echo.client() as client:
         for number in range(20):
             body = b"x" * number
-            answer = client.ask(b"POST /%d?q HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (number, number, body))
+            answer = client.ask(
+                b"POST /%d?q HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (number, number, body)
+            )
             assert answer.status == 200
             assert answer.body == b"POST\n/%d\nq\n%b" % (number, body)
             assert answer.headers.keys() == {"content-type", "content-length", "date"}

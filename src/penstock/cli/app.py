@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import rules
+from penstock.cli.serve import serve
 
 app = typer.Typer(
     name="penstock",
@@ -14,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(rules.app, name="rules")
+app.command()(serve)
 
 
 @app.callback()

@@ -3,6 +3,7 @@
     penstock rules check FILE [--json]      0: sound, 1: faults, each a line `file:line: path: value: what is wrong`
     penstock rules explain FILE ENTRY=VALUE... [--store URL] [--json]      which rules apply to such a request, and why
     penstock rules schema                   the JSON Schema, for editors
+    penstock rules convert FOLDER           the rules that say what a configuration of envoyproxy/ratelimit says
 
 Results go to standard output, so that scripts can read them; `--json` makes them one JSON object.
 """
@@ -25,6 +26,9 @@ from penstock.rules.explaining import Explanation
 from penstock.rules.model import RuleFile
 from penstock.rules.parsing import content, parse
 from penstock.rules.ruleset import RuleSet
+from penstock.service.envoy.converting import convert as conversion
+from penstock.service.envoy.reading import Options, read
+from penstock.service.envoy.source import read_files
 
 SOUND, FAULTY = 0, 1
 MEMORY = "memory://"
@@ -79,6 +83,28 @@ def explain(
 def schema() -> None:
     """Print the JSON Schema of files of rules."""
     typer.echo(schemas.text(), nl=False)
+
+
+@app.command()
+def convert(
+    folder: Annotated[Path, typer.Argument(help="Where the files of envoyproxy/ratelimit are.", show_default=False)],
+    merge_domains: Annotated[bool, typer.Option(help="Several files may have the same domain.")] = False,
+) -> None:
+    """Print the rules that say what a configuration of envoyproxy/ratelimit says.
+
+    What rules cannot say is told on standard error, a line each. Exits with 1 if the configuration has faults.
+    """
+    try:
+        config = read(read_files(folder), Options(merge_domains=merge_domains))
+    except InvalidRules as error:
+        _say_faults(error.faults, as_json=False)
+        raise typer.Exit(FAULTY) from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot be read: {error.strerror}", param_hint="FOLDER") from None
+    converted = conversion(config)
+    typer.echo(converted.text, nl=False)
+    for note in converted.notes:
+        typer.echo(note, err=True)
 
 
 def _descriptor(entries: list[str]) -> dict[str, str]:

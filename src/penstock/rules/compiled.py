@@ -52,6 +52,7 @@ class CompiledRule:
         "_tiers",
         "advisory",
         "deadline",
+        "hidden",
         "id",
         "position",
         "rule",
@@ -62,6 +63,7 @@ class CompiledRule:
         self.id = rule.id
         self.position = position
         self.advisory = rule.mode == "shadow"
+        self.hidden = rule.response.headers == "hidden"
         self.deadline: Micros | None = None if rule.deadline is None else round(rule.deadline * SECOND)
         # A shared name cannot be mistaken for an id, which begins with a letter or digit.
         self._scope = rule.id if rule.shared is None else f"={rule.shared}"

@@ -18,13 +18,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from traceback import format_tb
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros, monotonic
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidOption, PenstockError
+from penstock.errors import InvalidOption, PenstockError, StoreError
 from penstock.front import Id, verdict_of
-from penstock.model import Op, Outcome, Verdict
+from penstock.model import Failed, Op, Outcome, Verdict
 from penstock.rule_front import decided
 from penstock.rules.course import Plan
 from penstock.rules.directory import AsyncKeyDirectory
@@ -62,10 +63,11 @@ class Asked(NamedTuple):
 class Batch:
     """What a batch of calls wants of the store, and who waits for it."""
 
-    __slots__ = ("_began", "_runner", "_waiting", "decided", "observer", "statuses")
+    __slots__ = ("_began", "_observer", "_runner", "_waiting", "decided", "statuses")
 
     def __init__(self, runner: Runner, observer: Observer) -> None:
-        self._runner, self.observer = runner, observer
+        self._runner = runner
+        self._observer = None if observer.__class__ is Unobserved else observer
         self._began = monotonic()
         self._waiting: dict[Micros, tuple[list[Op], list[Then]]] = {}
         self.decided: list[Verdict] = []
@@ -82,6 +84,8 @@ class Batch:
 
     def answered(self, route: str, status: int) -> None:
         """A call was answered."""
+        if self._observer is None:
+            return
         if route in self.statuses:
             self.statuses[route].append(status)
         else:
@@ -96,19 +100,27 @@ class Batch:
 
     def _done(self, thens: Sequence[Then], outcomes: Sequence[Outcome]) -> None:
         for then, outcome in zip(thens, outcomes, strict=True):
-            try:
-                verdict = then(outcome)
-            except Exception as error:  # one who cannot take an answer must not keep the others from theirs
-                log.error("an answer that could not be told: %s", type(error).__name__)
-            else:
-                if verdict is not None:
-                    self.decided.append(verdict)
+            verdict = self._told(then, outcome)
+            if verdict is not None:
+                self.decided.append(verdict)
         self._tell()
+
+    def _told(self, then: Then, outcome: Outcome) -> Verdict | None:
+        """Tell one of an outcome. A fault of our own must keep neither the others from theirs, nor this one waiting."""
+        try:
+            return then(outcome)
+        except Exception as error:
+            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+            log.error("an answer that could not be told: %s\n%s", type(error).__name__, where)
+        try:
+            return then(Failed(StoreError("an unexpected error", transient=False), "unknown"))
+        except Exception:
+            return None  # it was told of the first one already
 
     def _tell(self) -> None:
         """Tell the observer what has happened since it was told."""
-        observer = self.observer
-        if observer.__class__ is Unobserved:
+        observer = self._observer
+        if observer is None:
             return
         took = round((monotonic() - self._began) * SECOND)
         if self.decided:
@@ -134,7 +146,10 @@ class Decider:
             raise InvalidOption("directory: expected a KeyDirectory, because a service waits for nothing but its store")
         self.enforcer, self.runner, self.observer = enforcer, runner, observer
         self.budget = budget
-        self._in_process = isinstance(enforcer, Enforcer) and enforcer._front._ask_all is not None
+        self._observed = observer.__class__ is not Unobserved
+        in_process = isinstance(enforcer, Enforcer) and enforcer._front._ask_all is not None
+        self.check_now = self._check_now if in_process else None
+        """Where the counters are in this process: (batch, descriptor, cost, id) to a ruling."""
 
     def batch(self) -> Batch:
         """A batch to be decided together."""
@@ -152,13 +167,9 @@ class Decider:
         then: Callable[[Result], None],
     ) -> Ruling | None:
         """The ruling on a request, if it is known now; else None, and `then` hears of it when `batch` was run."""
+        if self.check_now is not None and not dry:
+            return self.check_now(batch, descriptor, cost, id)
         enforcer = self.enforcer
-        if self._in_process and not dry:
-            ruling: Ruling = enforcer.check(descriptor, cost, id=id)  # type: ignore[assignment]
-            batch.decided.append(ruling)
-            if ruling.admission is not None:
-                ruling.end()  # what a shedder counts is the work of this service, and that is done
-            return ruling
         _, _, plan = self.plan(descriptor, cost)
         now = enforcer._now()
         verdict, admission = (decided(plan, cost, now), None) if dry else enforcer._unasked(plan, cost, now)
@@ -171,6 +182,14 @@ class Decider:
         ruling = enforcer._ruled(verdict, plan, admission)
         ruling.end()
         batch.decided.append(ruling)
+        return ruling
+
+    def _check_now(self, batch: Batch, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
+        ruling: Ruling = self.enforcer.check(descriptor, cost, id=id)  # type: ignore[assignment]
+        if self._observed:
+            batch.decided.append(ruling)
+        if ruling.admission is not None:
+            ruling.end()  # what a shedder counts is the work of this service, and that is done
         return ruling
 
     def decide(

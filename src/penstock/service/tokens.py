@@ -38,14 +38,15 @@ MAX_TOKEN = 65_536
 _TAG = 16
 _BLOCK = 64
 _HERE = 8
+_MOST = 2**63
 
-_Row: TypeAlias = tuple[Key, str, int, int]
+_Row: TypeAlias = tuple[Key, str, int, int | str]
 _Content: TypeAlias = tuple[int, list[_Row], str | None, Source, bytes]
 """When it expires, in seconds (0: never); key, quota, cost and mark of each charge; record; source; where."""
 
 _pack: Callable[[_Content], bytes] = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(
-    tuple[int, list[tuple[str | tuple[str, ...], str, int, int]], str | None, Source, bytes]
+    tuple[int, list[tuple[str | tuple[str, ...], str, int, int | str]], str | None, Source, bytes]
 ).decode
 
 
@@ -68,7 +69,7 @@ class Tokens:
     def seal(self, receipt: Receipt | None, at: Micros) -> str:
         """The token of a receipt of a request decided `at` that instant; None is of one that was charged nothing."""
         charges, record, source = receipt or ((), None, "store")
-        rows: list[_Row] = [(key, _text(quota), cost, mark) for key, quota, cost, mark in charges]
+        rows: list[_Row] = [(key, _text(quota), cost, _packable(mark)) for key, quota, cost, mark in charges]
         here = b"" if source == "store" else self._here
         content = _pack((_expiry(charges, at), rows, record, source, here))
         tag = self._tag(content)
@@ -81,7 +82,7 @@ class Tokens:
             raise InvalidReceipt("receipt: expired (nothing that it names can be given back any more)")
         if source != "store" and here != self._here:
             return Receipt(())  # another host charged it to itself while the store was away: here there is nothing
-        charges = tuple([Charge(key, _quota(quota), cost, mark) for key, quota, cost, mark in rows])
+        charges = tuple([Charge(key, _quota(quota), cost, int(mark)) for key, quota, cost, mark in rows])
         return Receipt(charges, record, source)
 
     def _opened(self, token: str) -> _Content:
@@ -128,6 +129,11 @@ def _expiry(charges: tuple[Charge, ...], at: Micros) -> int:
             return 0
         longest = max(longest, quota.horizon_us)
     return -(-(at + longest) // SECOND)
+
+
+def _packable(mark: int) -> int | str:
+    """The marks of places are longer than the numbers that can be packed."""
+    return mark if mark < _MOST else str(mark)
 
 
 @lru_cache(4_096)

@@ -60,10 +60,11 @@ class Asked:
 class Bench:
     """A service with one configuration."""
 
-    def __init__(self, text: str, conduct: Conduct | None = None, options: Options | None = None) -> None:
+    def __init__(self, text: str | Config, conduct: Conduct | None = None, options: Options | None = None) -> None:
         self.clock = ManualClock()
         self.limiter = Limiter(clock=self.clock)
-        self.source = SimpleNamespace(current=self.config(text, options))
+        config = text if isinstance(text, Config) else self.config(text, options)
+        self.source = SimpleNamespace(current=config)
         self.method = ShouldRateLimit(self.source, Now(self.limiter), conduct or Conduct(), time_ns=self.clock.time_ns)
 
     @staticmethod

@@ -10,6 +10,7 @@ from penstock.errors import InvalidOption
 from penstock.service.envoy.environment import read_environment
 from penstock.service.envoy.planning import Conduct
 from penstock.service.envoy.reading import Options
+from penstock.settings import Settings, load
 
 
 def test_without_variables_nothing_is_said() -> None:
@@ -55,7 +56,7 @@ def test_addresses_and_conduct() -> None:
         "LIMIT_RESET_HEADER": "X-Reset",
     }
     deployment = read_environment(said)
-    assert (deployment.http, deployment.grpc, deployment.log_level) == ("0.0.0.0:8080", "[::1]:8081", "warn")
+    assert (deployment.http, deployment.grpc, deployment.log_level) == ("0.0.0.0:8080", "[::1]:8081", "warning")
     assert deployment.options.merge_domains
     assert deployment.conduct.shadow_mode
     assert deployment.conduct.near_limit_ratio == 0.5
@@ -77,3 +78,30 @@ def test_addresses_and_conduct() -> None:
 def test_what_cannot_be_honoured_is_refused(said: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match=f"^{list(said)[-1]} "):
         read_environment(said)
+
+
+def test_a_service_that_stands_in_for_the_original_takes_its_settings() -> None:
+    said = {
+        "RUNTIME_ROOT": "/data",
+        "REDIS_URL": "redis:6379",
+        "PORT": "8080",
+        "GRPC_PORT": "8081",
+        "LOG_LEVEL": "WARN",
+    }
+    settings = load({"envoy_config": "env"}, said)
+    assert settings.envoy_config == Path("/data/config")
+    assert (settings.store, settings.origin("store")) == ("redis://redis:6379", "REDIS_URL")
+    assert [str(address) for address in settings.listen] == ["0.0.0.0:8080", "0.0.0.0:8081"]
+    assert settings.log_level == "warning"
+    assert load({"envoy_config": "mine", "store": "memory://"}, said).envoy_config == Path("mine")
+    assert load({"envoy_config": "mine", "store": "memory://"}, said).store == "memory://"
+    assert load({}, said) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [({"PORT": "x"}, "PORT 'x': expected 1 to 65535"), ({}, "envoy_config env .*: expected RUNTIME_ROOT")],
+)
+def test_a_service_does_not_start_with_what_it_cannot_honour(said: dict[str, str], fault: str) -> None:
+    with pytest.raises(InvalidOption, match=fault):
+        load({"envoy_config": "env"}, said)

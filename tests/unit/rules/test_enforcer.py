@@ -288,8 +288,8 @@ def test_every_decision_is_told_once(make: Make) -> None:
         bench.enforcer.check({"path": path})
     version = bench.enforcer.rules.version
     assert bench.told == [
-        Decided("api", "allowed", "", (), 1, "store", version),
-        Decided("api", "refused", "rate", ("trial",), 1, "store", version),
+        Decided("api", "allowed", "", (), 1, "store", version, "sliding_window"),
+        Decided("api", "refused", "rate", ("trial",), 1, "store", version, "sliding_window"),
         Decided("bad", "refused", "blocked", (), 1, "store", version),
         Decided("", "allowed", "", (), 1, "store", version),
     ]

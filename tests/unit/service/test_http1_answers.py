@@ -12,7 +12,7 @@ DATE = b"date: now\r\n"
 
 
 def request(method: bytes = b"GET", *, keep: bool = True, old: bool = False) -> Request:
-    return Request(method, b"/", b"", (), 0, keep=keep, expects=False, plain=False, old=old)
+    return Request((method, b"/", b"", ()), 0, keep=keep, expects=False, plain=False, old=old)
 
 
 def test_an_answer_says_how_long_it_is() -> None:

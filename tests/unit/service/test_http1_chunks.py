@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ def chunked(parts: list[bytes]) -> bytes:
 def test_any_body_in_any_pieces(parts: list[bytes], behind: bytes, cuts: list[int]) -> None:
     data = chunked(parts) + behind
     cuts = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    pieces = [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(cuts)]
     body, rest = unchunk(pieces)
     assert (body, rest) == (b"".join(parts), behind)
 

@@ -63,6 +63,7 @@ class Endpoints:
     def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
         self._decider, self._limiter = decider, limiter
         self._tokens, self._verdicts = tokens, verdicts
+        self._check_now = decider.check_now
         self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter._bind is not None else None
         self.by_path: dict[bytes, Endpoint] = {
             b"/v1/check": self.check,
@@ -83,7 +84,12 @@ class Endpoints:
 
     def check(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         sent = _check(body)
-        self._by_rules(sent, sent.receipt, expires, batch, reply)
+        check_now = self._check_now
+        if check_now is not None:
+            ruling = check_now(batch, sent.descriptor, sent.cost, sent.id)
+            reply.tell(self._verdicts.write(ruling, sent.receipt))
+        else:
+            self._by_rules(sent, sent.receipt, expires, batch, reply)
 
     def check_batch(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
         checks = _list(body)
@@ -148,13 +154,13 @@ class Endpoints:
         then = partial(self._ruled, reply, receipt)
         known = self._decider.check(batch, sent.descriptor, sent.cost, sent.id, expires=expires, then=then)
         if known is not None:
-            reply.tell(self._verdicts.write(known, receipt=receipt))
+            reply.tell(self._verdicts.write(known, receipt))
 
     def _ruled(self, reply: Reply, receipt: bool, result: Result) -> None:
         if isinstance(result, PenstockError):
             reply.fail(result)
         else:
-            reply.tell(self._verdicts.write(result, receipt=receipt))
+            reply.tell(self._verdicts.write(result, receipt))
 
     def _by_quota(
         self,
@@ -169,7 +175,7 @@ class Endpoints:
         if self._acquire_now is not None:
             verdict = self._acquire_now(_key(key), quota, sent.cost, sent.id)
             batch.decided.append(verdict)
-            reply.tell(self._verdicts.write(verdict, receipt=receipt))
+            reply.tell(self._verdicts.write(verdict, receipt))
             return
         op = self._limiter._acquire(_key(key), quota, sent.cost, request_id=sent.id)
         batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, receipt, False))
@@ -180,7 +186,7 @@ class Endpoints:
         except PenstockError as error:
             reply.fail(error)
             return None
-        reply.tell(self._verdicts.write(verdict, receipt=receipt))
+        reply.tell(self._verdicts.write(verdict, receipt))
         return None if dry else verdict
 
     # ------------------------------------------------------------ amending

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from traceback import format_tb
 
-from msgspec import DecodeError
-
 from penstock.errors import PenstockError
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
-from penstock.service.api.endpoints import Endpoint, Endpoints, Reply
-from penstock.service.api.problems import TYPE, Unacceptable, answer_of
+from penstock.service.api import openapi
+from penstock.service.api.authz import Authz, AuthzOptions
+from penstock.service.api.endpoints import Endpoints, Reply
+from penstock.service.api.problems import TYPE, UNREADABLE, Unacceptable, answer_of
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider
 from penstock.service.observing import Observer
@@ -23,6 +23,10 @@ log = logging.getLogger("penstock.service")
 
 JSON = Head(200, [(b"content-type", b"application/json")])
 POST_ONLY = Head(405, [TYPE, (b"allow", b"POST")])
+GET_ONLY = Head(405, [TYPE, (b"allow", b"GET, HEAD")])
+NOT_FOUND, _NOT_FOUND = answer_of(Unacceptable(404, "not_found", "path: unknown (expected one of /v1/openapi.json)"))
+_, _WRONG_METHOD = answer_of(Unacceptable(405, "wrong_method", "method: expected POST"))
+_, _WRONG_METHOD_OF_A_DOCUMENT = answer_of(Unacceptable(405, "wrong_method", "method: expected GET or HEAD"))
 
 
 class Api:
@@ -30,7 +34,8 @@ class Api:
 
     - `decider`: for requests that rules decide on; `limiter`: for those that name a quota, on the same store.
     - `secret`: what receipts are sealed with; all servers of a fleet share it.
-    - `writer`: writes the headers that verdicts carry.
+    - `writer`: writes the headers that verdicts carry, and those of answers to proxies.
+    - `authz`: how the requests that proxies ask about are read.
     """
 
     def __init__(
@@ -42,10 +47,12 @@ class Api:
         secret: bytes,
         *,
         writer: HeaderWriter | None = None,
+        authz: AuthzOptions | None = None,
     ) -> None:
         self._runner, self._observer = runner, observer
-        tokens = Tokens(secret)
-        verdicts = Verdicts(writer or HeaderWriter(), tokens)
+        tokens, writer = Tokens(secret), writer or HeaderWriter()
+        verdicts = Verdicts(writer, tokens)
+        self._authz = Authz(decider, writer, authz or AuthzOptions())
         self._endpoints = {
             path: (endpoint, path.decode())
             for path, endpoint in Endpoints(decider, limiter, tokens, verdicts).by_path.items()
@@ -58,23 +65,28 @@ class Api:
             found = endpoints.get(call.path)
             if found is not None and call.method == b"POST":
                 endpoint, route = found
-                self._take(call, endpoint, _Answer(call, batch, route), batch)
-            elif found is not None:
-                _, route = found
-                _refuse(call, batch, route, _wrong_method(call))
+                reply = _Answer(call, batch, route)
+                try:
+                    endpoint(call.body, call.expires, batch, reply)
+                except Exception as error:
+                    _note(route, error)
+                    reply.fail(error)
+            elif found is None and self._authz.knows(call.path):
+                self._authz.take(call, batch)
             else:
-                _refuse(call, batch, "other", Unacceptable(404, "not_found", "no such path: see /v1/openapi.json"))
+                self._other(call, batch, None if found is None else found[1])
         batch.run()
 
-    def _take(self, call: Call, endpoint: Endpoint, reply: _Answer, batch: Batch) -> None:
-        try:
-            endpoint(call.body, call.expires, batch, reply)
-        except (DecodeError, PenstockError) as error:
-            reply.fail(error)
-        except Exception as error:
-            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-            log.error("%s: a fault of our own, %s:\n%s", reply.route, type(error).__name__, where)
-            reply.fail(error)
+    def _other(self, call: Call, batch: Batch, route: str | None) -> None:
+        """A call of another method or path than those that are answered."""
+        if route is not None:
+            _answer(call, batch, route, POST_ONLY, _WRONG_METHOD)
+        elif call.path == openapi.PATH and call.method in (b"GET", b"HEAD"):
+            _answer(call, batch, "/v1/openapi.json", JSON, openapi.DOCUMENT)
+        elif call.path == openapi.PATH:
+            _answer(call, batch, "/v1/openapi.json", GET_ONLY, _WRONG_METHOD_OF_A_DOCUMENT)
+        else:
+            _answer(call, batch, "other", NOT_FOUND, _NOT_FOUND)
 
 
 class _Answer(Reply):
@@ -95,11 +107,13 @@ class _Answer(Reply):
         self._batch.answered(self.route, head.status)
 
 
-def _wrong_method(call: Call) -> Unacceptable:
-    return Unacceptable(405, "wrong_method", "method: expected POST")
-
-
-def _refuse(call: Call, batch: Batch, route: str, error: Unacceptable) -> None:
-    head, body = answer_of(error)
-    call.answer(POST_ONLY if error.status == 405 else head, body)
+def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
+    call.answer(head, body)
     batch.answered(route, head.status)
+
+
+def _note(route: str, error: Exception) -> None:
+    """A caller's fault is its own business; one of ours is logged."""
+    if not isinstance(error, (PenstockError, *UNREADABLE)):
+        where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+        log.error("%s: a fault of our own, %s:\n%s", route, type(error).__name__, where)

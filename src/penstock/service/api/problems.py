@@ -26,6 +26,9 @@ from penstock.errors import (
 from penstock.service.api.bodies import encode
 from penstock.service.wire.calls import Head, Header
 
+UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
+"""What the JSON decoder raises."""
+
 TYPE: Header = (b"content-type", b"application/problem+json")
 
 
@@ -67,7 +70,7 @@ _UNAVAILABLE = Head(503, [TYPE, (b"retry-after", b"1")])
 
 def problem_of(error: Exception) -> Problem:
     """What is told of an error."""
-    if isinstance(error, DecodeError):
+    if isinstance(error, UNREADABLE):
         error = _decoding(error)
     if isinstance(error, Unacceptable):
         return _problem(error.status, error.code, str(error), error.field)
@@ -111,7 +114,10 @@ _WORDS = {
 }
 
 
-def _decoding(error: DecodeError) -> Unacceptable:
+def _decoding(error: Exception) -> Unacceptable:
+    if not isinstance(error, DecodeError):
+        why = "invalid UTF-8" if isinstance(error, UnicodeDecodeError) else "nested too deeply"
+        return Unacceptable(400, "invalid_json", f"body: expected a JSON object ({why})")
     says = str(error)
     if not isinstance(error, ValidationError):
         return Unacceptable(400, "invalid_json", f"body: expected a JSON object ({_lowered(says)})")

@@ -14,6 +14,7 @@ from penstock.service.tokens import Tokens
 
 STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
 _NO_QUOTA = (UNLIMITED, BLOCKED, SHED)
+_KNOWING = ("store", "local")  # others made up their answer
 
 
 class Verdicts:
@@ -26,15 +27,16 @@ class Verdicts:
         """What the client is told with the response."""
         return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
 
-    def write(self, verdict: Verdict, *, receipt: bool = False) -> bytes:
+    def write(self, verdict: Verdict, receipt: bool = False) -> bytes:
         """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted."""
-        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, _, *_ = verdict
+        # By position and without properties: every check comes through here.
+        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, *_ = verdict
+        source = verdict[7] if len(verdict) > 7 else "store"
         reason = "" if allowed else reason_of(verdict)
-        source = verdict.source
-        known = quota not in _NO_QUOTA and source in ("store", "local")
+        known = quota not in _NO_QUOTA and source in _KNOWING
         answer = bodies.Verdict(
             allowed,
-            STATUSES.get(reason, TOO_MANY),
+            200 if allowed else STATUSES.get(reason, TOO_MANY),
             reason,
             "",
             quota.limit if known else None,
@@ -54,9 +56,10 @@ class Verdicts:
 
 
 def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:
-    answer.rule = ruling.rule
-    answer.version = ruling.version
+    course, posed, owners = ruling.plan
+    answer.version = course.version
+    answer.rule = owners[0].id if len(owners) == 1 and ruling[3] is posed[0][1] else ruling.rule
     if not answer.allowed and (message := ruling.message) is not None:
         answer.message = message
-    if ruling.plan[0].has_shadows:
+    if course.has_shadows:
         answer.would_refuse = ruling.would_refuse or UNSET

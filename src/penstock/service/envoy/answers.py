@@ -19,13 +19,14 @@ OK, OVER_LIMIT = 1, 2
 OVERALL = {OK: b"\x08\x01", OVER_LIMIT: b"\x08\x02"}
 UNLIMITED_REMAINING = 2**32 - 1
 
-_SMALL = [bytes([number]) for number in range(128)]
+KNOWN = 16_384  # whatever fits two bytes, which most limits and waits do
+_VARINTS = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(KNOWN)]
 
 
 def varint(number: int) -> bytes:
     """A whole number, seven bits a byte."""
-    if number < 128:
-        return _SMALL[number]
+    if number < KNOWN:
+        return _VARINTS[number]
     out = bytearray()
     while number >= 128:
         out.append(number & 127 | 128)
@@ -36,7 +37,7 @@ def varint(number: int) -> bytes:
 
 def field(tag: int, content: bytes) -> bytes:
     """A field with content of some length: text, bytes, a message."""
-    return _SMALL[tag << 3 | 2] + varint(len(content)) + content
+    return _VARINTS[tag << 3 | 2] + varint(len(content)) + content
 
 
 def current_limit(requests: int, unit: int, name: str) -> bytes:
@@ -57,13 +58,11 @@ def status(code: int, current: bytes, remaining: int, seconds: int) -> bytes:
     """A status, as a field of the answer."""
     body = OVERALL[code] + current
     if remaining:
-        body += b"\x18" + (_SMALL[remaining] if remaining < 128 else varint(remaining))
+        body += b"\x18" + (_VARINTS[remaining] if remaining < KNOWN else varint(remaining))
     if seconds:
-        if seconds < 128:
-            body += b"\x22\x02\x08" + _SMALL[seconds]
-        else:
-            body += field(4, b"\x08" + varint(seconds))
-    return b"\x12" + (_SMALL[len(body)] if len(body) < 128 else varint(len(body))) + body
+        length = _VARINTS[seconds] if seconds < KNOWN else varint(seconds)
+        body += b"\x22" + _VARINTS[len(length) + 1] + b"\x08" + length
+    return b"\x12" + (_VARINTS[len(body)] if len(body) < KNOWN else varint(len(body))) + body
 
 
 def header(name: bytes, value: int) -> bytes:

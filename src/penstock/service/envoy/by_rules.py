@@ -1,7 +1,7 @@
 """`ShouldRateLimit` by Penstock's own rules: every descriptor of a request is checked as any other descriptor is.
 
-The entries of a descriptor are its entries by their keys (of a key that comes twice, the first), and `domain` is the
-domain. So the rule
+The entries of a descriptor are its entries by their keys (of a key that comes twice, the first). `domain` is the
+domain, and `entries` are the keys in their order, with commas between. So the rule
 
     - {id: per-address, match: {domain: edge}, key: remote_address, quota: 100/minute}
 
@@ -22,15 +22,14 @@ from penstock.ruling import Ruling
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
-from penstock.service.envoy.config import UNITS, UNITS_BY_NUMBER
-from penstock.service.envoy.limiting import Question
+from penstock.service.envoy.config import DOMAIN, ENTRIES, UNITS, UNITS_BY_NUMBER
+from penstock.service.envoy.limiting import ROUTE, Question
 from penstock.service.envoy.planning import PLAIN_OK, UNLIMITED_OK, read_request
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.grpc_framing import Status
 
 log = logging.getLogger("penstock.service")
 
-DOMAIN = "domain"
 RETRY_AFTER = answers.header_name("retry-after")
 REFUSED = answers.status(OVER_LIMIT, b"", 0, 0)
 UNIT_NUMBERS = {unit.seconds * 1_000_000: unit.number for unit in UNITS_BY_NUMBER.values()}
@@ -40,8 +39,8 @@ MAX_REQUESTS = 2**32 - 1
 class _Request:
     """A request, and what has become of its descriptors so far."""
 
-    def __init__(self, question: Question, descriptors: int) -> None:
-        self._question = question
+    def __init__(self, batch: Batch, question: Question, descriptors: int) -> None:
+        self._batch, self._question = batch, question
         self._missing = descriptors
         self._results: list[Any] = [None] * descriptors
 
@@ -56,6 +55,7 @@ class _Request:
         if errors:
             mistaken = isinstance(errors[0], InvalidInput)
             status = Status.INVALID_ARGUMENT if mistaken else Status.UNAVAILABLE
+            self._batch.answered(ROUTE, status)
             self._question.fail(status, str(errors[0]) if mistaken else "the store could not answer")
             return
         refusals = [one for one in self._results if not isinstance(one, Ruling) or not one]
@@ -66,6 +66,7 @@ class _Request:
             message = next((one.message for one in rulings if one.message), None)
             parts += [answers.header(RETRY_AFTER, wait)] if wait else []
             parts += [answers.field(5, message.encode())] if message else []
+        self._batch.answered(ROUTE, Status.OK)
         self._question.answer(b"".join(parts))
 
 
@@ -83,15 +84,17 @@ class ByRules:
             try:
                 self._ask(batch, message)
             except InvalidRequest as error:
+                batch.answered(ROUTE, Status.INVALID_ARGUMENT)
                 message.fail(Status.INVALID_ARGUMENT, str(error))
         batch.run()
 
     def _ask(self, batch: Batch, message: Question) -> None:
         request = read_request(message.data)
-        waiting = _Request(message, len(request.descriptors))
+        waiting = _Request(batch, message, len(request.descriptors))
         for position, descriptor in enumerate(request.descriptors):
             described = {entry.key: entry.value for entry in reversed(descriptor.entries)}
             described[DOMAIN] = request.domain
+            described[ENTRIES] = ",".join([entry.key for entry in descriptor.entries])
             cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
             then = partial(waiting.decided, position)
             try:

@@ -18,6 +18,9 @@ from penstock.quota import Quota
 Entry: TypeAlias = tuple[str, str]
 """A key and a value of a descriptor."""
 
+DOMAIN, ENTRIES = "domain", "entries"
+"""What the domain of a descriptor, and its keys in their order, are called where rules are in force."""
+
 
 class Unit(NamedTuple):
     """A unit of time: its name, its number in the protocol, and its length in seconds."""
@@ -117,16 +120,22 @@ class Level:
 
     def put(self, branch: Branch) -> Branch | None:
         """Take a branch in, unless there is one of the same key and value: that is the answer."""
-        taken = self.exact.get((branch.key, branch.value)) if branch.value else self.bare.get(branch.key)
-        if taken is not None:
-            return taken
+        patterns = self.patterns.get(branch.key, [])
         if not branch.value:
-            self.bare[branch.key] = branch
-            return None
-        self.exact[branch.key, branch.value] = branch
-        if "*" in branch.value:
-            self.patterns.setdefault(branch.key, []).append((Pattern(branch.value), branch))
-        return None
+            taken = self.bare.setdefault(branch.key, branch)
+        elif "*" not in branch.value:
+            taken = self.exact.setdefault((branch.key, branch.value), branch)
+        else:
+            taken = next((one for _, one in patterns if one.value == branch.value), branch)
+            if taken is branch:
+                self.patterns[branch.key] = [*patterns, (Pattern(branch.value), branch)]
+        return None if taken is branch else taken
+
+    @property
+    def branches(self) -> list[Branch]:
+        """All of them, in the order of lookup."""
+        patterns = [branch for several in self.patterns.values() for _, branch in several]
+        return [*self.exact.values(), *patterns, *self.bare.values()]
 
     def branch(self, key: str, value: str) -> Branch | None:
         """What is said of an entry."""

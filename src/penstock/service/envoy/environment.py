@@ -3,8 +3,8 @@
     RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY    the folder of the configuration
     REDIS_TYPE, REDIS_URL, REDIS_AUTH, REDIS_TLS, ...         the store
 
-They are read only where the service was asked to behave like that one, and yield to flags and `PENSTOCK_...` variables.
-`table` lists all of them, with what they set, for the documentation; those that mean nothing here are not looked at.
+They are read only where the service was asked to behave like that one, and yield to flags, `PENSTOCK_...` variables and
+the file of settings. `VARIABLES` are all of them; others mean nothing here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.stores.redis.keys import MAX_PREFIX
 
 DEFAULT_ROOT = "/srv/runtime_data/current"
 HEADERS = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+_LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
 TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false", "")
 
 
@@ -86,7 +87,7 @@ def read_environment(environment: Mapping[str, str]) -> Deployment:
         store_url(said),
         _address(said, "HOST", "PORT"),
         _address(said, "GRPC_HOST", "GRPC_PORT"),
-        said["LOG_LEVEL"].lower() if said.get("LOG_LEVEL") else None,
+        _LEVELS.get(level, level) if (level := said.get("LOG_LEVEL", "").lower()) else None,
         Options(merge_domains=_truth(said, "MERGE_DOMAIN_CONFIG")),
         Conduct(
             shadow_mode=_truth(said, "SHADOW_MODE"),

@@ -16,6 +16,7 @@ from penstock.service.grpc_framing import Status
 from penstock.service.wire.calls import Call, Head
 
 JSON, TEXT = (b"content-type", b"application/json"), (b"content-type", b"text/plain")
+JSON_PATH, HEALTHCHECK = b"/json", b"/healthcheck"
 MAX_NESTING = 16
 
 WITHIN, OVER = Head(200, [JSON]), Head(429, [JSON])

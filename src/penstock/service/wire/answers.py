@@ -10,6 +10,17 @@ from penstock.service.wire.requests import Request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+SIZES = 1024
+
+
+def length(size: int) -> bytes:
+    """The last header, and the end of the head."""
+    return b"content-length: %d\r\n\r\n" % size
+
+
+LENGTHS = tuple(map(length, range(SIZES)))
+"""Made once for all small bodies: putting a number into text costs more than the rest of an answer."""
+
 _BODILESS = frozenset({204, 304})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -29,17 +40,17 @@ def _start(head: Head) -> bytes:
 
 def encode_answer(request: Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
     """An answer of any shape. What it leaves on the head lets `http1` make those of the usual shape in one go."""
-    parts = [head.http1 or _start(head), _lines(extra), date]
-    if head.status in _BODILESS:
-        body = b""
-    else:
-        head.http1 = parts[0]
-        parts.append(b"content-length: %d\r\n" % len(body))
+    start = head.http1 or _start(head)
+    parts = [start, _lines(extra), date]
     if not request.keep:
         parts.append(b"connection: close\r\n")
     elif request.old:
         parts.append(b"connection: keep-alive\r\n")
-    parts.append(b"\r\n")
-    if request.method != b"HEAD":
+    if head.status in _BODILESS:
+        parts.append(b"\r\n")
+        return b"".join(parts)
+    head.http1 = start
+    parts.append(length(len(body)))
+    if request.asked[0] != b"HEAD":
         parts.append(body)
     return b"".join(parts)

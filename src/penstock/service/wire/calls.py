@@ -95,6 +95,10 @@ class Connection(asyncio.Protocol, ABC):
     def flush(self) -> None:
         """Write the answers that are ready, in one go."""
 
+    def retire(self) -> None:
+        """Tell the peer with the next answer that it is the last, where a protocol can; else drain."""
+        self.drain()
+
     @abstractmethod
     def drain(self) -> None:
         """Take no more calls, answer those that were taken, and close."""

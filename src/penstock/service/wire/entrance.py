@@ -73,6 +73,9 @@ class Entrance(Connection):
     def flush(self) -> None:
         """Nothing was asked."""
 
+    def retire(self) -> None:
+        """Whoever it becomes is told by `traffic.retiring`."""
+
     def drain(self) -> None:
         self._transport.close()
 

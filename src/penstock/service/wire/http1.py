@@ -10,16 +10,16 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.service.wire.answers import CONTINUE, encode_answer
+from penstock.service.wire.answers import CONTINUE, LENGTHS, SIZES, encode_answer, length
 from penstock.service.wire.calls import Call, Connection, Head, Header, Peer
 from penstock.service.wire.chunks import Unchunker
 from penstock.service.wire.refusals import Refused, head_too_large, malformed, too_slow
-from penstock.service.wire.requests import UNREAD, Request
+from penstock.service.wire.requests import UNREAD, Blank, Request
 from penstock.service.wire.traffic import Traffic
 
 _LINE_END = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
-_CR = 13
+_NOTHING = (b"", b"\r")  # of a request
 
 
 class Http1Call(Call):
@@ -27,13 +27,14 @@ class Http1Call(Call):
 
     __slots__ = ("answered", "connection", "request")
 
+    expires = None  # HTTP/1.1 has no way to say so
+
     def __init__(self, connection: Http1, request: Request, body: bytes) -> None:
         self.connection = connection
         self.request = request
-        self.method, self.path, self.query, self.headers = request[:4]
+        self.method, self.path, self.query, self.headers = request.asked
         self.body = body
         self.peer = connection.peer
-        self.expires = None
         self.answered = b""
 
     @property
@@ -44,13 +45,15 @@ class Http1Call(Call):
         if self.answered:
             return
         connection = self.connection
-        date = connection.traffic.date
-        if head.http1 is None or extra or not self.request.plain:
-            self.answered = encode_answer(self.request, head, body, extra, date)
+        traffic = connection.traffic
+        start = head.http1
+        if start is None or extra or not self.request.plain:
+            self.answered = encode_answer(self.request, head, body, extra, traffic.date)
         else:
-            self.answered = b"%b%bcontent-length: %d\r\n\r\n%b" % (head.http1, date, len(body), body)
+            size = len(body)
+            self.answered = b"".join((start, traffic.date, LENGTHS[size] if size < SIZES else length(size), body))
         if connection.calls and connection.calls[0] is self:
-            connection.traffic.turns.wrote(connection)
+            traffic.turns.wrote(connection)
 
 
 class Http1(Connection):
@@ -94,7 +97,7 @@ class Http1(Connection):
         # Whether to read and to write.
         self._blocked = False  # the peer leaves too much unread
         self._full = False  # that, or too many calls are under way: nothing is read
-        self._draining = False  # the request that has come in part, if any, is the last
+        self._draining = traffic.retiring  # the request that has come in part, if any, is the last
         self._last = False  # no more calls are taken; it closes when all are answered
         self._dropped = False  # something was not read that the peer has sent
         self._lingers = False  # all is answered, and the peer has been told that nothing more will come
@@ -118,9 +121,6 @@ class Http1(Connection):
         self.traffic.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._last:
-            self._dropped = True
-            return
         buffer = self._buffer
         if buffer:
             buffer += data
@@ -128,7 +128,15 @@ class Http1(Connection):
                 return
             data = bytes(buffer)
             buffer.clear()
-        self._read(data)
+        try:
+            at = self._take(data)
+        except Refused as refusal:
+            self._refuse(refusal)
+            return
+        if at < len(data):
+            self._keep(data[at:])
+        if self._draining:
+            self._drain_on()
 
     def eof_received(self) -> bool:
         """The peer sends no more. It may still read, except over TLS, where closing closes both ways."""
@@ -146,34 +154,23 @@ class Http1(Connection):
 
     # ------------------------------------------------------------ reading
 
-    def _read(self, data: bytes) -> None:
-        try:
-            at = self._take_all(data)
-        except Refused as refusal:
-            self._refuse(refusal)
-            return
-        if self._last:
-            self._dropped = at < len(data)
-        elif at < len(data):
-            self._buffer += data[at:]
-        if self._draining and not self._partial and not self._full:
-            self._stop_taking()
-
-    def _take_all(self, data: bytes) -> int:
+    def _take(self, data: bytes) -> int:
         """Take the calls that are whole; returns where the first one begins that is not."""
-        at, size = 0, len(data)
-        requests, calls, turns = self.traffic.requests, self.calls, self.traffic.turns
+        if self._last:
+            return 0
+        traffic, calls = self.traffic, self.calls
+        requests, turns, most = traffic.requests, traffic.turns, traffic.limits.calls
+        at, size, request = 0, len(data), self._request
         while at < size:
-            request = self._request
             if request is None:
-                if data[at] == _CR and data.startswith(_LINE_END, at):
-                    at += 2  # empty lines between requests are to be overlooked
-                    continue
                 end = data.find(_HEAD_END, at) + 4
                 if end < 4:
-                    self._await_head(data, at)
-                    return at
-                request = requests[data[at:end]]
+                    return self._await_head(data, at)
+                try:
+                    request = requests[data[at:end]]
+                except Blank:
+                    at += 2
+                    continue
                 at = end
             if request.length < 0:
                 at, body = self._unchunk(request, data, at)
@@ -189,26 +186,38 @@ class Http1(Connection):
             call = Http1Call(self, request, body)
             calls.append(call)
             turns.add(call)
-            self._request, self._partial = None, False
-            self._progress += 1
+            if self._partial:
+                self._partial, self._request = False, None
             if not request.keep:
                 self._stop_taking()
                 return at
-            if len(calls) >= self.traffic.limits.calls:
+            if len(calls) >= most:
                 self._pause()
                 return at
+            request = None
         return at
 
-    def _await_head(self, data: bytes, at: int) -> None:
+    def _keep(self, rest: bytes) -> None:
+        """What was not taken is for later, unless nothing is taken any more."""
+        if self._last:
+            self._dropped = True
+        else:
+            self._buffer += rest
+
+    def _await_head(self, data: bytes, at: int) -> int:
         """A head has begun. What can be known to be wrong with it is said before all of it has come."""
+        while data.startswith(_LINE_END, at):
+            at += 2
         limit = self.traffic.limits.head
         if len(data) - at > limit:
             raise head_too_large(data[at:], limit)
-        if not (data[at : at + 1].isalpha() or data[at:] == b"\r"):
-            raise malformed("expected a request line")
-        if data.count(b"\n", at) != data.count(_LINE_END, at):
-            raise malformed("expected lines that end with CR and LF")
-        self._await(0)
+        if data[at:] not in _NOTHING:
+            if not data[at : at + 1].isalpha():
+                raise malformed("expected a request line")
+            if data.count(b"\n", at) != data.count(_LINE_END, at):
+                raise malformed("expected lines that end with CR and LF")
+            self._await(0)
+        return at
 
     def _await_body(self, request: Request, have: int) -> None:
         if request.expects and not have and self._request is None:
@@ -252,25 +261,36 @@ class Http1(Connection):
         self._full = False
         data = bytes(self._buffer)
         self._buffer.clear()
-        self._read(data)
+        self.data_received(data)
         if not self._full:
             self._resume()
 
     # ------------------------------------------------------------ writing
 
     def flush(self) -> None:
-        if self._blocked or self.gone:
-            return
         calls = self.calls
-        ready = []
+        if not self._blocked and calls:
+            answer = calls[0].answered
+            if answer:
+                calls.popleft()
+                if calls and calls[0].answered:
+                    answer = self._join(answer)
+                self._progress += 1
+                self._transport.write(answer)
+        if self._full or self._last or self._continue:
+            self._flushed()
+
+    def _join(self, first: bytes) -> bytes:
+        calls, ready = self.calls, [first]
         while calls and calls[0].answered:
             ready.append(calls.popleft().answered)
-        if ready:
-            self._progress += 1
-            self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
-        if self._full and not self._last and not self._blocked and len(calls) < self.traffic.limits.calls:
+        return b"".join(ready)
+
+    def _flushed(self) -> None:
+        """What had to wait for answers to leave."""
+        if self._full and not self._last and not self._blocked and len(self.calls) < self.traffic.limits.calls:
             self._go_on()
-        if not calls:
+        if not self.calls:
             if self._continue:
                 self._send_continue()
             if self._last:
@@ -315,12 +335,20 @@ class Http1(Connection):
         else:
             self._transport.close()
 
+    def retire(self) -> None:
+        self._draining = True
+        if self.calls:
+            self.drain()
+
     def drain(self) -> None:
         self._draining = True
+        self._drain_on()
+        if self._last and not self.calls:
+            self._finish()
+
+    def _drain_on(self) -> None:
         if not self._partial and not self._full:
             self._stop_taking()
-            if not self.calls:
-                self._finish()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -27,6 +27,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
 class Request(NamedTuple):
     """What the head of a request says.
 
+    - `asked`: method, path, query and headers.
     - `length`: of the body; -1 if it comes in chunks.
     - `keep`: whether another request may follow on the connection.
     - `expects`: whether the peer waits for a `100 Continue` before it sends the body.
@@ -34,10 +35,7 @@ class Request(NamedTuple):
     - `old`: HTTP/1.0.
     """
 
-    method: bytes
-    path: bytes
-    query: bytes
-    headers: tuple[Header, ...]
+    asked: tuple[bytes, bytes, bytes, tuple[Header, ...]]
     length: int
     keep: bool
     expects: bool
@@ -45,15 +43,19 @@ class Request(NamedTuple):
     old: bool
 
 
-UNREAD = Request(b"", b"", b"", (), 0, keep=False, expects=False, plain=False, old=False)
+UNREAD = Request((b"", b"", b"", ()), 0, keep=False, expects=False, plain=False, old=False)
 """Stands for a request that could not be read."""
+
+
+class Blank(Exception):
+    """An empty line where a request should begin: to be overlooked, says RFC 9112, 2.2."""
 
 
 class Requests(dict[bytes, Request]):
     """Requests by their heads. Clients send the same head all day, byte for byte: it is read once.
 
     Bounded in number and in bytes, so that heads which never come again cost little. Looking up one that cannot be
-    taken raises `Refused`.
+    taken raises `Refused`, or `Blank` if it begins with an empty line.
     """
 
     _MOST = 1024
@@ -66,6 +68,8 @@ class Requests(dict[bytes, Request]):
         self._limits = limits
 
     def __missing__(self, head: bytes) -> Request:
+        if head.startswith(b"\r\n"):
+            raise Blank
         request = read_request(head, self._limits)
         if len(head) <= self._LONGEST:
             if len(self) >= self._MOST:
@@ -120,7 +124,7 @@ def read_request(head: bytes, limits: Limits) -> Request:
         fields.headers = [(b"host", authority), *(header for header in fields.headers if header[0] != b"host")]
     path, _, query = target.partition(b"?")
     plain = keep and not old and method != b"HEAD"
-    return Request(method, path, query, tuple(fields.headers), length, keep, expects, plain, old)
+    return Request((method, path, query, tuple(fields.headers)), length, keep, expects, plain, old)
 
 
 def _line(head: bytes) -> tuple[bytes, bytes, bool]:

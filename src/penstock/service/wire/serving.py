@@ -56,8 +56,12 @@ class Server:
             )
             self._listeners.append(listener)
 
-    async def drain(self, seconds: float) -> None:
-        """Take no more, answer what was taken, close; and cut off what is left after so many seconds."""
+    async def drain(self, seconds: float, linger: float = 0.0) -> None:
+        """Take no more, answer what was taken, close; and cut off what is left after so many seconds.
+
+        A client may be about to ask again on a connection that is open. For `linger` seconds those who do are answered,
+        and told that the connection closes: only who has not asked by then finds it closed.
+        """
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -66,6 +70,11 @@ class Server:
             return
         for _ in range(2):
             await asyncio.sleep(0)  # whoever has asked before this moment is still answered
+        if linger:
+            traffic.retiring = True
+            for connection in tuple(traffic.connections):
+                connection.retire()
+            await _emptied(traffic, linger)
         traffic.draining = True
         for connection in tuple(traffic.connections):
             connection.drain()

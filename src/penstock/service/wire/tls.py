@@ -64,6 +64,9 @@ class Tls:
         if self._clients is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(self._clients)
+            # Whoever resumed a session would be let in by a certificate that may be trusted no more.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         if self._protocols:
             context.set_alpn_protocols(list(self._protocols))
         return context

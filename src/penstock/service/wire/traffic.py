@@ -18,12 +18,13 @@ class Traffic:
     `date` is a line of HTTP/1.1, good for about a second: making it for every answer would cost more than the answer.
     """
 
-    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "requests", "turns")
+    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "requests", "retiring", "turns")
 
     def __init__(self, turns: Turns, limits: Limits) -> None:
         self.turns, self.limits = turns, limits
         self.connections: set[Connection] = set()
         self.requests = Requests(limits)
+        self.retiring = False  # whoever is let in now is to be told that the next answer is the last
         self.draining = False
         self._emptied: Callable[[], object] | None = None
         self.renew_date()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -24,6 +24,7 @@ from penstock.quota import Quota
 from penstock.stores.redis.cluster import OfCluster
 from penstock.stores.redis.dialing import check
 from penstock.stores.redis.errand import Errand
+from penstock.stores.redis.facts import inspect
 from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.link import Exchange, Link, NoAnswer
 from penstock.stores.redis.loop_store import LoopStore
@@ -81,6 +82,10 @@ class OnServer:
     def breakers(self) -> dict[str, str]:
         """The state of the breaker of each server that was asked: closed, open or half-open."""
         return self.guards.states()
+
+    def inspect(self, within: float) -> Mapping[str, Mapping[str, str] | None]:
+        """What `INFO` says, by server that decides; None where it could not be had. Blocks, so not for event loops."""
+        return inspect(self.settings, self.topology, within)
 
     def force_breakers(self, state: Literal["open", "closed"] | None) -> None:
         """Ask no server any more, or all of them whatever happens, until told otherwise (None)."""

@@ -1,0 +1,1 @@
+"""Watching a running Penstock: metrics, accuracy, logs and traces. Nothing here takes part in a decision."""

@@ -1,0 +1,100 @@
+"""What Redis servers say of themselves, asked now and then by a thread of its own, beside the way of decisions.
+
+Each look is a new connection for one `INFO` to each server, so it takes nobody's place, and one that hangs holds up
+nobody but the next look. Of the workers of a service only one looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import Protocol
+
+from penstock.observability import series
+from penstock.observability.series import Series
+from penstock.observability.tally import Bounded, Values
+
+EVERY = 10.0
+"""Seconds between two looks."""
+
+WITHIN = 2.0
+"""Seconds for one of them."""
+
+log = logging.getLogger("penstock.observability")
+
+FACTS: dict[str, Series] = {
+    "used_memory": series.REDIS_MEMORY,
+    "maxmemory": series.REDIS_MAX_MEMORY,
+    "connected_clients": series.REDIS_CLIENTS,
+    "instantaneous_ops_per_sec": series.REDIS_OPS,
+    "connected_slaves": series.REDIS_REPLICAS,
+    "evicted_keys": series.REDIS_EVICTED,
+    "expired_keys": series.REDIS_EXPIRED,
+    "total_commands_processed": series.REDIS_COMMANDS,
+}
+
+
+class Inspected(Protocol):
+    """A store on servers that can be asked about themselves."""
+
+    def inspect(self, within: float) -> Mapping[str, Mapping[str, str] | None]: ...
+
+
+def figures(facts: Mapping[str, str]) -> dict[Series, float]:
+    """What one server's `INFO` says, as far as it says it."""
+    found = {of: float(facts[name]) for name, of in FACTS.items() if _is_number(facts.get(name, ""))}
+    calls, micros = 0.0, 0.0
+    for name in ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall"):
+        stats = dict(re.findall(r"(\w+)=([\d.]+)", facts.get(name, "")))
+        calls += float(stats.get("calls", 0))
+        micros += float(stats.get("usec", 0))
+    if calls:
+        found |= {series.REDIS_SCRIPTS: calls, series.REDIS_SCRIPT_SECONDS: micros / 1e6}
+    offsets = [re.search(r"offset=(\d+)", text) for name, text in facts.items() if re.fullmatch(r"slave\d+", name)]
+    behind = [int(facts.get("master_repl_offset", "0")) - int(offset[1]) for offset in offsets if offset]
+    return found | ({series.REDIS_LAG: float(max(0, *behind))} if behind else {})
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
+
+
+class RedisWatch:
+    """Looks every few seconds, while `due()` says that it is for this worker to do."""
+
+    def __init__(self, store: Inspected, due: Callable[[], bool], every: float = EVERY) -> None:
+        self._store, self._due, self._every = store, due, every
+        self._ended = Event()
+        self._servers = Bounded(256)
+        self.values: Values = {}
+        self._thread = Thread(target=self._run, name="penstock-redis-info", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Waits for nobody: a look under way ends by itself."""
+        self._ended.set()
+
+    def look(self) -> None:
+        """Ask all servers now."""
+        values: Values = {}
+        for place, facts in self._store.inspect(WITHIN).items():
+            labels = self._servers.of(place)
+            told = {series.REDIS_UP: float(facts is not None)} | figures(facts or {})
+            for of, value in told.items():
+                values.setdefault(of.name, {})[of.labelled(labels)] = value
+        self.values = values
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if self._due():
+                    self.look()
+            except Exception as error:  # figures are never worth more than decisions
+                log.warning("the figures of the Redis servers could not be read: %s", type(error).__name__)
+                self.values = {}
+            if self._ended.wait(self._every):
+                return

@@ -1,0 +1,78 @@
+"""What a service that Envoy asks is made of.
+
+parts = configured("config", Now(limiter), ready=lambda: True)    # or by_rules(decider, ready=...)
+Grpc(parts.methods)                                               # ShouldRateLimit and health
+Routes(exact={**parts.handlers, ...}, ...)                        # /json and /healthcheck
+parts.source.start()                                              # follows its folder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.clock import Micros, SystemClock
+from penstock.events import Hook, nobody
+from penstock.service.deciding import BUDGET, Decider
+from penstock.service.envoy.by_rules import ByRules
+from penstock.service.envoy.counts import Counts
+from penstock.service.envoy.health import HealthCheck
+from penstock.service.envoy.http import HEALTHCHECK, JSON_PATH, HealthPage, Json
+from penstock.service.envoy.limiting import ShouldRateLimit
+from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.reading import Options
+from penstock.service.envoy.source import ConfigSource
+from penstock.service.grpc import Method
+from penstock.service.observing import Observer
+from penstock.service.running import Runner
+from penstock.service.wire.calls import Handler
+
+
+class Parts(NamedTuple):
+    """What a service that Envoy asks is made of.
+
+    - `methods`: of gRPC; for `Grpc`.
+    - `handlers`: by path; for `Routes`.
+    - `source`: the configuration, to be started and closed; None where Penstock's own rules are in force.
+    - `counts`: hits by limit, for whoever exports them; None likewise.
+    """
+
+    methods: tuple[Method, ...]
+    handlers: Mapping[bytes, Handler]
+    source: ConfigSource | None = None
+    counts: Counts | None = None
+
+    @property
+    def services(self) -> tuple[bytes, ...]:
+        """What the paths of all methods of its services begin with, those that it does not have included."""
+        return tuple(method.path[: method.path.rindex(b"/") + 1] for method in self.methods)
+
+
+def configured(
+    folder: str | Path,
+    runner: Runner,
+    *,
+    ready: Callable[[], bool],
+    options: Options = Options(),  # noqa: B008
+    conduct: Conduct = Conduct(),  # noqa: B008
+    observer: Observer | None = None,
+    hook: Hook = nobody,
+    budget: Micros = BUDGET,
+    time_ns: Callable[[], int] = SystemClock.time_ns,
+) -> Parts:
+    """The service by a configuration of envoyproxy/ratelimit. Raises `InvalidRules` if that cannot be used."""
+    source = ConfigSource(folder, options, hook=hook)
+    conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
+    method = ShouldRateLimit(source, runner, conduct, observer=observer, budget=budget, time_ns=time_ns)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), source, method.counts)
+
+
+def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
+    """The service by Penstock's own rules."""
+    method = ByRules(decider)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready))
+
+
+def _handlers(method: ShouldRateLimit | ByRules, ready: Callable[[], bool]) -> Mapping[bytes, Handler]:
+    return {JSON_PATH: Json(method.handle), HEALTHCHECK: HealthPage(ready)}

@@ -1,0 +1,146 @@
+"""Sockets to listen on, made before anybody serves them.
+
+They are bound and listen already, so that clients queue while workers come and go: whoever made them keeps them open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from penstock.errors import InvalidOption
+
+BACKLOG = 2_048
+
+
+class Address(NamedTuple):
+    """Where to listen: a host and a port, or the path of a Unix socket. An empty host is every interface."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def reached_at(self) -> str:
+        """Where a client on this machine reaches it: host and port, or the path."""
+        if self.path:
+            return self.path
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return str(Address(host, self.port))
+
+
+class Listening:
+    """The sockets of some addresses. `addresses` has the ports that were really taken, where 0 was asked for."""
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self.sockets: list[socket.socket] = []
+        self.addresses: list[Address] = []
+        self._owner = os.getpid()
+        try:
+            for address in addresses:
+                self.addresses.append(self._listen(address))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The file descriptors, for a process that inherits them."""
+        return [each.fileno() for each in self.sockets]
+
+    def close(self) -> None:
+        """Stop listening. Files of Unix sockets are removed, unless this is a fork of who made them."""
+        for each in self.sockets:
+            each.close()
+        self.sockets = []
+        if self._owner == os.getpid():
+            for address in self.addresses:
+                if address.path:
+                    with suppress(OSError):
+                        Path(address.path).unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listen(self, address: Address) -> Address:
+        try:
+            if address.path:
+                self.sockets.append(_on_path(address.path))
+                return address
+            port = address.port
+            for family, place in _places(address):
+                made = _on_port(family, (place[0], port or place[1], *place[2:]))
+                self.sockets.append(made)
+                port = made.getsockname()[1]
+            return address._replace(port=port)
+        except OSError as error:
+            raise InvalidOption(f"listen {address}: {error.strerror or error}") from None
+
+
+def inherited(numbers: Iterable[int]) -> list[socket.socket]:
+    """The sockets behind file descriptors that another process passed on."""
+    return [socket.socket(fileno=number) for number in numbers]
+
+
+def _places(address: Address) -> list[tuple[int, tuple[object, ...]]]:
+    found = socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, place) for family, _, _, _, place in found))
+
+
+def _on_port(family: int, place: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        return _bound(made, place)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _on_path(path: str) -> socket.socket:
+    _remove_left_over(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        return _bound(made, path)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _bound(made: socket.socket, place: tuple[object, ...] | str) -> socket.socket:
+    made.bind(place)
+    made.listen(BACKLOG)
+    made.setblocking(False)
+    return made
+
+
+def _remove_left_over(path: str) -> None:
+    """Remove the socket of a process that was killed. One that somebody answers on is in use; no other file goes."""
+    try:
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            raise OSError(errno.EEXIST, "there is a file of that name, which is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -1,0 +1,59 @@
+"""The decision API on a real server: over memory, or over a Redis that several servers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock import AsyncLimiter, Limiter
+from penstock.clock import SECOND
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.rules.parsing import parse
+from penstock.rules.ruleset import RuleSet
+from penstock.service.api import Api
+from penstock.service.auth import Guarded
+from penstock.service.deciding import Decider
+from penstock.service.observing import Unobserved
+from penstock.service.running import Now, Soon
+from penstock.service.wire.calls import Handler
+from penstock.stores.redis.store import AsyncRedisStore
+from penstock.testing.fixtures import Keyspace
+from tests.integration.redis_support import PATIENT
+from tests.service.harness import Running, serving
+
+SECRET = b"a secret that all share"
+RULES = """
+rules:
+  - {id: orders, match: {path: {prefix: /orders}}, key: user, quota: 3/day name orders}
+  - {id: banned, match: {path: /banned}, action: deny}
+  - {id: reports, match: {path: /reports}, key: user, quota: 2 concurrent ttl 300s}
+  - {id: chat, match: {path: /chat}, key: user, quota: 1000/day}
+  - {id: pages, match: {path: {prefix: /pages}}, key: ip, quota: 2/day name pages}
+"""
+
+
+@contextmanager
+def over_memory(rules: str = RULES, *, tokens: tuple[str, ...] = ()) -> Iterator[Running]:
+    """A server whose counters are its own."""
+    limiter = Limiter()
+    runner, observer = Now(limiter), Unobserved()
+    decider = Decider(Enforcer(RuleSet(parse(rules)), limiter), runner, observer)
+    api: Handler = Api(decider, limiter, runner, observer, SECRET)
+    with serving(Guarded(api, tokens) if tokens else api) as running:
+        yield running
+
+
+@contextmanager
+def over_redis(keyspace: Keyspace, rules: str = RULES, *, secret: bytes = SECRET) -> Iterator[Running]:
+    """A server that shares its counters with others on the same keys."""
+    store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, **PATIENT)
+    limiter = AsyncLimiter(store)
+    runner, observer = Soon(limiter), Unobserved()
+    enforcer = AsyncEnforcer(RuleSet(parse(rules)), limiter)
+    decider = Decider(enforcer, runner, observer, budget=30 * SECOND)
+    with serving(Api(decider, limiter, runner, observer, secret)) as running:
+        try:
+            yield running
+        finally:
+            running.call(limiter.close())
+            running.call(store.close())

@@ -1,0 +1,38 @@
+"""A supervisor of plain workers, as a process: `supervised.py WORKERS DRAIN FLAG...`. It prints what it hears."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.service.listening import Address, Listening
+from penstock.service.workers import Supervisor
+
+
+class Printing:
+    """Prints what workers report, and each tick."""
+
+    def heard(self, worker: int, message: Mapping[str, Any]) -> None:
+        print("heard", worker, dict(message), flush=True)
+
+    def tick(self) -> None: ...
+
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+workers, drain, *flags = sys.argv[1:]
+with Listening([Address("127.0.0.1", 0)]) as listening:
+    print("port", listening.addresses[0].port, flush=True)
+    supervisor = Supervisor(
+        (sys.executable, str(Path(__file__).with_name("plain_worker.py")), *flags),
+        listening.numbers,
+        int(workers),
+        drain=float(drain),
+        environment=os.environ,
+        onlooker=Printing(),
+    )
+    code = supervisor.run()
+sys.exit(code)

@@ -1,0 +1,200 @@
+"""`penstock serve`, as somebody meets it who has just installed it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+from penstock.cli.example_rules import EXAMPLE
+from penstock.service.listening import Address, Listening
+from penstock.testing.certificates import Certificate, can_make_certificates
+from penstock.testing.processes import DEADLINE, wait_until
+from tests.service.serving import CHECK, ROOT, Serving
+
+TOKEN = "a token of some length".replace(" ", "-")
+
+
+def _allowed(service: Serving, **descriptor: str) -> bool:
+    with service.client() as client:
+        return bool(client.post("/v1/check", json={"descriptor": descriptor}).json()["allowed"])
+
+
+def test_in_an_empty_folder_it_writes_rules_serves_them_and_says_how_to_ask() -> None:
+    with Serving(rules=None) as service:
+        (line,) = service.wait_for(r"\n  (curl .*)\n")
+        assert (service.place.folder / "penstock.yaml").read_text() == EXAMPLE
+        answers = [subprocess.check_output(["/bin/sh", "-c", line], text=True, timeout=DEADLINE) for _ in range(6)]
+        assert ['"allowed":true' in answer for answer in answers] == [True] * 5 + [False]
+        service.signal(signal.SIGTERM)
+        assert service.ended() == 0
+
+
+def test_rules_that_are_there_are_left_alone_and_followed() -> None:
+    rules = "rules:\n  - {id: api, key: ip, quota: 1/hour}\n"
+    with Serving(rules=rules) as service:
+        assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False]
+        assert (service.place.folder / "penstock.yaml").read_text() == rules
+        (service.place.folder / "penstock.yaml").write_text(rules.replace("1/hour", "2/hour"))
+        service.wait_for("rules are in force", 2)
+        assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False], (
+            "one more, and what was used stays"
+        )
+
+
+def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None:
+    with Serving() as service, service.client() as client:
+        (service.place.folder / "penstock.yaml").write_text("rules: [")
+        service.signal(signal.SIGHUP)
+        service.wait_for("rules were refused")
+        told = client.get("/readyz")
+        assert (told.status_code, told.json()["status"]) == (200, "degraded")
+        assert client.post("/v1/check", json=CHECK).json()["allowed"], "the rules before stay in force"
+
+
+def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
+    with Serving() as service:
+        with service.client() as client:
+            assert client.get("/livez").status_code == 200  # the connection stays open, and is told
+            service.signal(signal.SIGTERM)
+            service.wait_for("draining")
+            assert client.post("/v1/check", json=CHECK).headers["connection"] == "close"
+        assert service.ended() == 0
+
+
+def test_when_tokens_are_set_nothing_but_health_is_open() -> None:
+    with Serving(PENSTOCK_TOKENS=TOKEN) as service, service.client() as client:
+        assert {
+            path: client.get(path).status_code for path in ("/livez", "/readyz", "/metrics", "/v1/openapi.json")
+        } == {
+            "/livez": 200,
+            "/readyz": 200,
+            "/metrics": 401,
+            "/v1/openapi.json": 401,
+        }
+        assert client.post("/v1/check", json=CHECK).status_code == 401
+        shown = {"authorization": f"Bearer {TOKEN}"}
+        assert client.post("/v1/check", json=CHECK, headers=shown).status_code == 200
+        assert client.get("/metrics", headers=shown).status_code == 200
+        assert '-H "Authorization: Bearer $PENSTOCK_TOKEN"' in service.said
+        assert TOKEN not in service.said
+
+
+def test_over_a_unix_socket_the_line_works_too() -> None:
+    with Serving(listen="unix:penstock.sock") as service:
+        (line,) = service.wait_for(r"\n  (curl .*)\n")
+        asked = subprocess.check_output(["/bin/sh", "-c", line], cwd=service.place.folder, text=True, timeout=DEADLINE)
+        assert '"allowed":true' in asked
+        service.signal(signal.SIGINT)
+        assert service.ended() == 0
+        assert not (service.place.folder / "penstock.sock").exists()
+
+
+def test_metrics_can_be_switched_off() -> None:
+    with Serving("--metrics", "off") as service, service.client() as client:
+        assert client.get("/metrics").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--workers", "2"), 2, "workers 2 (from --workers): processes cannot share the counts of store memory://"),
+        (("--limit-body", "lots"), 2, "limit_body 'lots' (from --limit-body): expected a whole number"),
+        (("--rules", "missing.yaml"), 1, "missing.yaml"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(flags: tuple[str, ...], code: int, said: str) -> None:
+    with Serving(*flags) as service:
+        assert service.ended() == code
+        assert said in service.said
+        assert "Traceback" not in service.said
+
+
+def test_a_port_that_is_taken_is_said_to_be() -> None:
+    with Listening([Address("127.0.0.1", 0)]) as taken, Serving(listen=str(taken.addresses[0])) as service:
+        assert service.ended() == 2
+        assert service.said == f"listen {taken.addresses[0]}: Address already in use\n"
+
+
+def test_rules_with_faults_are_not_served() -> None:
+    with Serving(rules="rules:\n  - {id: api, key: ip, quota: 100/fortnight}\n") as service:
+        assert service.ended() == 1
+        assert "penstock.yaml:2: rules[0].quota: '100/fortnight'" in service.said
+
+
+def test_a_worker_that_is_idle_takes_less_than_80_mb() -> None:
+    with Serving() as service:
+        assert service.url
+        status = Path(f"/proc/{service.place.pid}/status").read_text()
+        assert int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) < 80_000
+
+
+def _drawn(*flags: str) -> str:
+    """What a terminal shows of a service that was asked once, until it is interrupted."""
+    ours, its = pty.openpty()
+    shown = b""
+    with TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0", *flags),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            stderr=its,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
+        )
+        os.close(its)
+        try:
+            while b"1 allowed/s" not in shown and (read := os.read(ours, 65_536)):
+                new = shown + read
+                if b"/v1/check -d" in new and b"/v1/check -d" not in shown:
+                    url = re.findall(rb"listening on (?:\x1b\[\S+?m)?(http://[\d.:]+)", new)[0].decode()
+                    httpx.post(f"{url}/v1/check", json=CHECK, timeout=DEADLINE, trust_env=False)
+                shown = new
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                while read := os.read(ours, 65_536):
+                    shown += read
+            except OSError:  # how Linux says that the other end was closed
+                pass
+            os.close(ours)
+            assert process.wait(DEADLINE) == 0
+    return shown.decode()
+
+
+def test_in_a_terminal_there_is_a_view_of_what_happens() -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _drawn())
+    assert re.search(r"1 requests/s   1 allowed/s   0 refused/s   p50 [\d.]+ ms   p99 [\d.]+ ms   \d connections", text)
+    assert re.search(r"everybody +1 +0", text)
+
+
+@pytest.mark.skipif(not can_make_certificates(), reason="no openssl")
+def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    certificate = Certificate.make("127.0.0.1", tmp_path)
+    flags = ("--tls-certificate", str(certificate.path), "--tls-key", str(certificate.key))
+    with Serving(*flags) as service:
+        (line,) = service.wait_for(r"\n  (curl .*)\n")
+        assert '"allowed":true' in subprocess.check_output(["/bin/sh", "-c", line], text=True, timeout=DEADLINE)
+        (tmp_path / "new").mkdir()
+        renewed = Certificate.make("127.0.0.1", tmp_path / "new")
+        renewed.key.replace(certificate.key)
+        renewed.path.replace(certificate.path)
+        service.signal(signal.SIGHUP)
+        wait_until(lambda: _trusted(service.url, certificate.path), "the new certificate", pause=0.05)
+
+
+def _trusted(url: str, certificate: Path) -> bool:
+    try:
+        verify = ssl.create_default_context(cafile=str(certificate))
+        return httpx.get(f"{url}/livez", verify=verify, timeout=DEADLINE, trust_env=False).status_code == 200
+    except httpx.ConnectError:
+        return False

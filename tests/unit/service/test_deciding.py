@@ -1,0 +1,202 @@
+"""Deciding in batches: who waits for whom, and how long the store may take."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import AsyncLimiter
+from penstock.clock import monotonic
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import InvalidCost, InvalidOption, PenstockError, StoreError
+from penstock.events import Decided
+from penstock.model import Failed
+from penstock.rules.directory import AsyncKeyDirectory
+from penstock.rules.parsing import parse
+from penstock.rules.ruleset import RuleSet
+from penstock.ruling import Ruling
+from penstock.service.deciding import Asked, Decider, Result
+from penstock.service.observing import Unobserved
+from penstock.service.running import Soon
+from tests.unit.service.desk import RULES, Desk
+
+ALICE = {"path": "/orders/1", "user": "alice"}
+
+
+@pytest.fixture(params=[False, True], ids=["in this process", "shared"])
+def desk(request: pytest.FixtureRequest) -> Desk:
+    return Desk(shared=request.param)
+
+
+def decide(desk: Desk, *asked: Asked) -> list[Result]:
+    done: list[list[Result]] = []
+    desk.decider.decide(asked, done.append)
+    desk.held.go()
+    (results,) = done
+    return results
+
+
+def test_requests_are_decided_in_order_and_each_fails_alone(desk: Desk) -> None:
+    first, wrong, peeked, blocked = decide(
+        desk,
+        Asked(ALICE, 2),
+        Asked(ALICE, 0),
+        Asked(ALICE, dry=True),
+        Asked({"path": "/banned"}),
+    )
+    assert isinstance(first, Ruling)
+    assert isinstance(peeked, Ruling)
+    assert isinstance(blocked, Ruling)
+    assert isinstance(wrong, InvalidCost)
+    assert (first.remaining, peeked.remaining, blocked.reason) == (1, 1, "blocked")
+    told = [verdict for decided in desk.observer.decisions for verdict in decided]
+    assert {id(verdict) for verdict in told} == {id(first), id(blocked)}
+
+
+def test_an_id_is_remembered(desk: Desk) -> None:
+    first, again, other = decide(desk, Asked(ALICE, 1, "x"), Asked(ALICE, 1, "x"), Asked(ALICE))
+    assert isinstance(first, Ruling)
+    assert isinstance(again, Ruling)
+    assert isinstance(other, Ruling)
+    assert (first.remaining, again.remaining, other.remaining) == (2, 2, 1)
+
+
+def test_an_empty_batch_runs_nothing() -> None:
+    desk = Desk(shared=True)
+    desk.decider.batch().run()
+    assert desk.held.waiting == []
+
+
+def test_a_store_that_cannot_answer_is_an_error_to_who_asked() -> None:
+    desk = Desk(shared=True)
+    done: list[list[Result]] = []
+    desk.decider.decide([Asked(ALICE), Asked({"path": "/banned"})], done.append)
+    desk.held.go([Failed(StoreError("gone", transient=True), "no")])
+    ((failed, blocked),) = done
+    assert isinstance(failed, PenstockError)
+    assert isinstance(blocked, Ruling)
+
+
+def test_the_store_may_take_what_a_rule_says_or_the_budget_but_no_longer_than_the_caller_waits() -> None:
+    rules = RULES + "  - {id: slow, match: {path: /slow}, key: user, quota: 1/s, deadline: 20ms}\n"
+    desk = Desk(rules, shared=True)
+
+    def deadline(path: str, left: float | None) -> int | None:
+        expires = None if left is None else monotonic() + left
+        desk.decider.decide([Asked({"path": path, "user": "a"})], lambda _: None, expires)
+        ((_, deadline, _),) = desk.held.waiting
+        desk.held.go()
+        return deadline
+
+    assert deadline("/orders/1", None) == 3_000
+    assert deadline("/slow", None) == 20_000
+    assert deadline("/orders/1", 60) == 3_000
+    assert 1_000 <= (deadline("/slow", 0.010) or 0) <= 9_000
+    assert deadline("/orders/1", -1) == 1_000
+
+
+def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
+    desk = Desk(shared=True)
+    batch = desk.decider.batch()
+    results: list[Any] = []
+    for expires in (None, monotonic() - 1, None):
+        desk.decider.check(batch, ALICE, expires=expires, then=results.append)
+    batch.run()
+    assert sorted((deadline or 0, len(ops)) for ops, deadline, _ in desk.held.waiting) == [(1_000, 1), (3_000, 2)]
+    desk.held.go()
+    assert len(results) == 3
+
+
+def test_one_who_cannot_be_told_hears_so_and_keeps_nobody_from_their_answer(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(shared=True)
+    batch = desk.decider.batch()
+    results: list[Any] = []
+
+    def broken(result: object) -> None:
+        if isinstance(result, Ruling):
+            raise RuntimeError(ALICE["user"])
+        results.append(result)
+
+    desk.decider.check(batch, ALICE, then=broken)
+    desk.decider.check(batch, ALICE, then=results.append)
+    batch.run()
+    desk.held.go()
+    failed, ruling = results
+    assert isinstance(failed, StoreError)
+    assert isinstance(ruling, Ruling)
+    assert "alice" not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+def test_hooks_are_told_of_decisions_and_not_of_peeks(desk: Desk) -> None:
+    events: list[object] = []
+    desk.decider.enforcer._hook = events.append
+    decide(desk, Asked(ALICE), Asked(ALICE, dry=True), Asked({"path": "/banned"}))
+    assert sorted(event.rule for event in events if isinstance(event, Decided)) == ["banned", "orders"]
+
+
+class Counting:
+    """A shedder that counts what it let in, and lets in so many."""
+
+    def __init__(self, most: int) -> None:
+        self.inside, self.most, self.retry_after = 0, most, 2.0
+        self.priorities: list[str] = []
+
+    def admit(self, priority: str) -> Any:
+        self.priorities.append(priority)
+        if self.inside >= self.most:
+            return Refused()
+        self.inside += 1
+        return self
+
+    def end(self) -> None:
+        self.inside -= 1
+
+
+class Refused:
+    retry_after = 2.0
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def test_a_shedder_counts_requests_until_they_are_answered(desk: Desk) -> None:
+    shedder = Counting(1)
+    desk.decider.enforcer._shedder = shedder
+    first, second = decide(desk, Asked(ALICE), Asked(ALICE))
+    assert isinstance(first, Ruling)
+    assert isinstance(second, Ruling)
+    assert first.allowed
+    assert second.reason == ("shed" if desk.runner is desk.held else "")
+    assert shedder.inside == 0
+
+
+def test_a_directory_that_has_to_be_waited_for_is_refused() -> None:
+    async def nobody(_: bytes) -> None:
+        return None
+
+    limiter = AsyncLimiter()
+    directory = AsyncKeyDirectory(nobody, b"0123456789abcdef")
+    enforcer = AsyncEnforcer(RuleSet(parse(RULES)), limiter, directory=directory)
+    with pytest.raises(InvalidOption, match=r"^directory: expected a KeyDirectory"):
+        Decider(enforcer, Soon(limiter), Unobserved())
+
+
+async def test_who_waits_for_a_store_that_breaks_hears_of_it() -> None:
+    limiter = AsyncLimiter()
+
+    async def broken(*_: object) -> Any:
+        raise RuntimeError("alice")
+
+    runner = Soon(limiter)
+    runner._run = broken  # type: ignore[assignment]
+    heard: list[Any] = []
+    Decider(Enforcer(RuleSet(parse(RULES)), Desk(shared=True).limiter), runner, Unobserved()).decide(
+        [Asked(ALICE), Asked(ALICE)], heard.append
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    ((first, second),) = heard
+    assert isinstance(first, StoreError)
+    assert isinstance(second, StoreError)
+    assert "alice" not in str(first)

@@ -1,0 +1,70 @@
+"""Sockets to listen on."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InvalidOption
+from penstock.service.listening import Address, Listening, inherited
+
+
+def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_host() -> None:
+    with Listening([Address("localhost", 0), Address("127.0.0.1", 0)]) as listening:
+        first, second = listening.addresses
+        assert 0 not in (first.port, second.port)
+        assert {each.getsockname()[1] for each in listening.sockets} == {first.port, second.port}
+        socket.create_connection(("localhost", first.port)).close()
+
+
+def test_what_is_in_use_is_said_and_nothing_stays_open() -> None:
+    with Listening([Address("127.0.0.1", 0)]) as listening:
+        taken = listening.addresses[0]
+        with pytest.raises(InvalidOption, match=rf"^listen 127\.0\.0\.1:{taken.port}: Address already in use$"):
+            Listening([Address("127.0.0.1", 0), taken])
+
+
+def test_sockets_are_shared_by_their_numbers() -> None:
+    with Listening([Address("127.0.0.1", 0)]) as listening:
+        (copy,) = inherited([listening.sockets[0].dup().detach()])
+        with copy:
+            assert copy.getsockname() == listening.sockets[0].getsockname()
+            assert copy.family == socket.AF_INET
+
+
+def test_the_file_of_a_unix_socket_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Listening([Address(path=str(path))]):
+        assert path.is_socket()
+        with pytest.raises(InvalidOption, match="Address already in use"):
+            Listening([Address(path=str(path))])
+        assert path.is_socket()
+    assert not path.exists()
+
+
+def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with Listening([Address(path=str(path))]):
+        pass
+    path.write_text("precious")
+    with pytest.raises(InvalidOption, match="no socket"):
+        Listening([Address(path=str(path))])
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("address", "reached"),
+    [
+        (Address("", 1), "127.0.0.1:1"),
+        (Address("0.0.0.0", 1), "127.0.0.1:1"),
+        (Address("::", 1), "[::1]:1"),
+        (Address("db", 1), "db:1"),
+        (Address(path="/run/s"), "/run/s"),
+    ],
+)
+def test_where_a_client_reaches_it(address: Address, reached: str) -> None:
+    assert address.reached_at == reached
