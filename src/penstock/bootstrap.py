@@ -163,7 +163,7 @@ class Service:
         if settings.envoy_config is None:
             return by_rules(decider, ready=ready)
         deployed = read_environment(os.environ)
-        return configured(
+        parts = configured(
             settings.envoy_config,
             runner,
             ready=ready,
@@ -173,6 +173,9 @@ class Service:
             hook=self._hook,
             budget=decider.budget,
         )
+        if parts.counts is not None:
+            self.metrics.watch(hits=parts.counts.read)
+        return parts
 
     def _routes(self, api: Api) -> Handler:
         exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}

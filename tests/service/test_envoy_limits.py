@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from penstock.testing.processes import wait_until
-from tests.service.envoy_rig import PATIENT, Rig, rigged
+from tests.service.envoy_rig import PATIENT, Rig, fetch, rigged
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,19 @@ def test_the_documented_envoy_tells_limits_and_refuses(rig: Rig) -> None:
     assert refused.headers["x-envoy-ratelimited"] == "true"
     assert refused.headers["x-ratelimit-remaining"] == "0"
     assert 0 < int(refused.headers["retry-after"]) <= 3_600
+
+
+def test_hits_are_counted_by_limit(rig: Rig) -> None:
+    assert rig.envoy.statuses(4, "measured") == [200, 200, 200, 429]
+    metrics = fetch(rig.service.port, "/metrics").body.decode()
+    counted = re.findall(
+        r'^penstock_envoy_hits_total{rule="edge.api_key",outcome="(\w+)"} (\d+)', metrics, re.MULTILINE
+    )
+    hits = {outcome: int(count) for outcome, count in counted}
+    assert hits["within_limit"] >= 3
+    assert hits["over_limit"] >= 1
+    assert hits["total_hits"] == hits["within_limit"] + hits["over_limit"]
+    assert 'penstock_requests_total{route="ShouldRateLimit",status="0"}' in metrics
 
 
 def test_others_are_not_limited(rig: Rig) -> None:

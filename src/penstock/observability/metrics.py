@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -107,6 +107,7 @@ class Metrics:
         self._rules: Rules | None = None
         self._connections: Callable[[], int] | None = None
         self._sampler: Sampler | None = None
+        self._hits: Callable[[], Iterable[tuple[str, str, int]]] | None = None
         self._redis: RedisWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one, so that what is written last stays
@@ -179,10 +180,12 @@ class Metrics:
         rules: Rules | None = None,
         connections: Callable[[], int] | None = None,
         sampler: Sampler | None = None,
+        hits: Callable[[], Iterable[tuple[str, str, int]]] | None = None,
     ) -> None:
         """Look at these whenever figures are written: a store (its breakers, and its servers if it has any), the source
-        of the rules, how many connections are open, the sampler of accuracy.
+        of the rules, how many connections are open, the sampler of accuracy, hits of Envoy's limits by outcome.
         """
+        self._hits = hits or self._hits
         self._store = store if store is not None else self._store
         self._rules = rules if rules is not None else self._rules
         self._connections = connections or self._connections
@@ -224,6 +227,9 @@ class Metrics:
         """What this worker has counted, and how things are now. On the event loop, if there is one."""
         self._fold()
         snapshot = self._tally.snapshot(self.worker, self._values())
+        if self._hits is not None:
+            hits = {series.ENVOY_HITS.labelled(limit, outcome): count for limit, outcome, count in self._hits()}
+            snapshot.totals[series.ENVOY_HITS.name] = {labels: float(count) for labels, count in hits.items()}
         if self._sampler is not None:
             snapshot.totals |= self._sampler.totals()
             snapshot.now |= self._sampler.now()

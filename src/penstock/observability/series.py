@@ -79,6 +79,9 @@ DECISIONS = _counter(
     "reason",
 )
 SHADOW = _counter("penstock_shadow_refusals_total", "Requests that a rule in shadow mode would have refused.", "rule")
+ENVOY_HITS = _counter(
+    "penstock_envoy_hits_total", "Hits of Envoy's descriptors, by limit and what became of them.", "rule", "outcome"
+)
 STORE_SECONDS = Series(
     "penstock_store_duration_seconds",
     "histogram",

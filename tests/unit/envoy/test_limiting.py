@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from penstock.errors import StoreError
+from penstock.model import Failed, Op, Verdict
 from penstock.service.envoy.planning import Conduct
 from penstock.service.envoy.reading import Options
+from penstock.service.running import Done
 from tests.unit.envoy.support import OK, OVER, Asked, Bench, request
 
 LIMITS = """
@@ -319,3 +324,59 @@ def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.Monk
     expiries = [None, 100.020, 100.004, 100.0035, 100.0031, 100.0001, None]
     bench.method.handle([Asked(data, expires) for expires in expiries])
     assert sorted(asked) == [(1, 1_000), (2, 2_000), (4, 3_000)]
+
+
+class Failing:
+    """A store that cannot answer the operations at some positions."""
+
+    def __init__(self, bench: Bench, failing: set[int]) -> None:
+        self._run, self._failing = bench.limiter._driver.run, failing
+
+    def run(self, ops: Sequence[Op], deadline: int | None, done: Done) -> None:
+        outcomes = self._run(ops, deadline)
+        failed = Failed(StoreError("gone", transient=True), "unknown")
+        done([failed if at in self._failing else outcome for at, outcome in enumerate(outcomes)])
+
+
+def test_where_nobody_may_answer_in_the_place_of_the_store_the_request_fails_alone() -> None:
+    bench = Bench(LIMITS)
+    bench.method._runner, bench.method._bind = Failing(bench, {1, 2}), None
+    one, two, three = bench.ask(*[request("edge", {"two": "x"})] * 2, request("edge", {"two": "y"}, {"five": "y"}))
+    assert one.response.overall_code == OK
+    assert two.failures == three.failures == [(14, "the store could not answer")]
+
+
+def test_one_who_cannot_be_answered_keeps_nobody_from_an_answer() -> None:
+    class Broken(Asked):
+        def answer(self, data: bytes) -> None:
+            raise RuntimeError
+
+    bench = Bench(LIMITS)
+    bench.method._bind = None
+    data = request("edge", {"two": "x"})
+    broken, other = Broken(data), Asked(data)
+    bench.method.handle([broken, other])
+    assert broken.failures == [(13, "a fault of this server")]
+    assert other.response.overall_code == OK
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_whoever_measures_is_told_of_every_batch(bound: bool) -> None:
+    told: list[tuple[object, ...]] = []
+
+    class Observer:
+        def decided(self, verdicts: Sequence[Verdict], took: int) -> None:
+            told.append(("decided", [verdict.allowed for verdict in verdicts]))
+
+        def answered(self, route: str, statuses: Sequence[int], took: int) -> None:
+            told.append((route, list(statuses)))
+
+    bench = Bench(LIMITS)
+    bench.method._observer = Observer()
+    if not bound:
+        bench.method._bind = None
+    bench.ask(*[request("edge", {"two": "x"})] * 3)
+    assert told == [("decided", [True, True, False]), ("ShouldRateLimit", [0, 0, 0])]
+    told.clear()
+    bench.ask(request("edge", {"other": "x"}), b"")
+    assert told == [("ShouldRateLimit", [0, 3])]

@@ -8,7 +8,7 @@ from penstock.clock import SECOND, Micros
 from penstock.model import Decision, Verdict
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
-from penstock.service.envoy.planning import Conduct, Plan, Slot
+from penstock.service.envoy.planning import Conduct, Plan, Fate
 
 
 class Answerer:
@@ -19,19 +19,19 @@ class Answerer:
         self._names = tuple(answers.header_name(name) for name in conduct.headers or ())
         self._retry_after = answers.header_name("retry-after")
 
-    def simple(self, slot: Slot, verdict: Verdict) -> bytes:
+    def simple(self, fate: Fate, verdict: Verdict) -> bytes:
         """The answer to a simple plan."""
         allowed, remaining, retry_after, reset_after, *_ = verdict[0]
-        tally, cost = slot.tally, slot.cost
+        tally, cost = fate.tally, fate.cost
         tally.total_hits += cost
         if allowed:
             tally.within_limit += cost
-            if slot.limit.requests - remaining > slot.near:
+            if fate.limit.requests - remaining > fate.near:
                 tally.near_limit += cost
-            return b"\x08\x01" + answers.status(OK, slot.current, remaining, -(-reset_after // SECOND))
+            return b"\x08\x01" + answers.status(OK, fate.current, remaining, -(-reset_after // SECOND))
         tally.over_limit += cost
         wait = -(-retry_after // SECOND)
-        answer = b"\x08\x02" + answers.status(OVER_LIMIT, slot.current, 0, wait)
+        answer = b"\x08\x02" + answers.status(OVER_LIMIT, fate.current, 0, wait)
         return answer + answers.header(self._retry_after, wait) if self._conduct.retry_after else answer
 
     def answer(self, plan: Plan, verdicts: Sequence[Verdict], now: Micros) -> bytes:
@@ -40,24 +40,24 @@ class Answerer:
         statuses, told = [], []
         over = quota_over = quota_kept = False
         longest = 0
-        tightest: tuple[int, Slot, int] | None = None  # remaining, slot, seconds until reset
-        for slot in plan.slots:
-            if slot.fixed:
-                slot.tally.total_hits += slot.cost
-                slot.tally.within_limit += slot.cost
-                statuses.append(slot.fixed)
+        tightest: tuple[int, Fate, int] | None = None  # remaining, fate, seconds until reset
+        for fate in plan.fates:
+            if fate.fixed:
+                fate.tally.total_hits += fate.cost
+                fate.tally.within_limit += fate.cost
+                statuses.append(fate.fixed)
                 continue
-            kept, remaining, wait = _judged(slot, verdicts, now)
-            _count(slot, kept=kept, remaining=remaining)
-            shadow = slot.limit.shadow
-            if kept and slot.metadata:
-                told.append(slot.metadata)
-            statuses.append(answers.status(OK if kept or shadow else OVER_LIMIT, slot.current, remaining, wait))
+            kept, remaining, wait = _judged(fate, verdicts, now)
+            _count(fate, kept=kept, remaining=remaining)
+            shadow = fate.limit.shadow
+            if kept and fate.metadata:
+                told.append(fate.metadata)
+            statuses.append(answers.status(OK if kept or shadow else OVER_LIMIT, fate.current, remaining, wait))
             if not kept and not shadow:
                 longest = max(longest, wait)
             if tightest is None or remaining < tightest[0] or not (kept or shadow):
-                tightest = remaining, slot, wait
-            if slot.limit.quota_mode or conduct.quota_mode:
+                tightest = remaining, fate, wait
+            if fate.limit.quota_mode or conduct.quota_mode:
                 quota_kept = quota_kept or kept or shadow
                 quota_over = quota_over or not (kept or shadow)
             else:
@@ -65,36 +65,36 @@ class Answerer:
         refused = (over or (quota_over and not quota_kept)) and not conduct.shadow_mode
         parts = [answers.OVERALL[OVER_LIMIT if refused else OK], *statuses]
         if self._names and tightest is not None:
-            remaining, slot, wait = tightest
-            values = slot.limit.requests, remaining, wait
+            remaining, fate, wait = tightest
+            values = fate.limit.requests, remaining, wait
             parts += [answers.header(name, value) for name, value in zip(self._names, values, strict=True)]
         if refused and conduct.retry_after:
             parts.append(answers.header(self._retry_after, longest))
         return b"".join(parts + told)
 
 
-def _judged(slot: Slot, verdicts: Sequence[Verdict], now: Micros) -> tuple[bool, int, int]:
+def _judged(fate: Fate, verdicts: Sequence[Verdict], now: Micros) -> tuple[bool, int, int]:
     """Whether a descriptor is within its limit, what remains, and after how many seconds there is more."""
-    limit = slot.limit
-    if slot.op < 0:  # a limit of 0
+    limit = fate.limit
+    if fate.op < 0:  # a limit of 0
         period = limit.unit.seconds if limit.unit is not None else 1
         return False, 0, period - now // SECOND % period
-    decisions: Sequence[Decision] = verdicts[slot.op].decisions
-    parts = decisions[slot.ask : slot.ask + (len(limit.quota.parts) if limit.quota is not None else 1)]
+    decisions: Sequence[Decision] = verdicts[fate.op].decisions
+    parts = decisions[fate.ask : fate.ask + (len(limit.quota.parts) if limit.quota is not None else 1)]
     rate = parts[0]
-    if slot.never:
+    if fate.never:
         return False, 0, answers.seconds(max(rate.reset_after_us, rate.retry_after_us))
     if all(parts):
         return True, rate.remaining, answers.seconds(rate.reset_after_us)
     return False, 0, answers.seconds(max(part.retry_after_us for part in parts if not part))
 
 
-def _count(slot: Slot, *, kept: bool, remaining: int) -> None:
-    tally, cost, limit = slot.tally, slot.cost, slot.limit
+def _count(fate: Fate, *, kept: bool, remaining: int) -> None:
+    tally, cost, limit = fate.tally, fate.cost, fate.limit
     tally.total_hits += cost
     if kept:
         tally.within_limit += cost
-        if limit.requests - remaining > slot.near:
+        if limit.requests - remaining > fate.near:
             tally.near_limit += cost
         return
     tally.over_limit += cost

@@ -23,7 +23,7 @@ from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
 from penstock.service.envoy.config import DOMAIN, ENTRIES, UNITS, UNITS_BY_NUMBER
-from penstock.service.envoy.limiting import Question
+from penstock.service.envoy.limiting import ROUTE, Question
 from penstock.service.envoy.planning import PLAIN_OK, UNLIMITED_OK, read_request
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.grpc_framing import Status
@@ -39,8 +39,8 @@ MAX_REQUESTS = 2**32 - 1
 class _Request:
     """A request, and what has become of its descriptors so far."""
 
-    def __init__(self, question: Question, descriptors: int) -> None:
-        self._question = question
+    def __init__(self, batch: Batch, question: Question, descriptors: int) -> None:
+        self._batch, self._question = batch, question
         self._missing = descriptors
         self._results: list[Any] = [None] * descriptors
 
@@ -55,6 +55,7 @@ class _Request:
         if errors:
             mistaken = isinstance(errors[0], InvalidInput)
             status = Status.INVALID_ARGUMENT if mistaken else Status.UNAVAILABLE
+            self._batch.answered(ROUTE, status)
             self._question.fail(status, str(errors[0]) if mistaken else "the store could not answer")
             return
         refusals = [one for one in self._results if not isinstance(one, Ruling) or not one]
@@ -65,6 +66,7 @@ class _Request:
             message = next((one.message for one in rulings if one.message), None)
             parts += [answers.header(RETRY_AFTER, wait)] if wait else []
             parts += [answers.field(5, message.encode())] if message else []
+        self._batch.answered(ROUTE, Status.OK)
         self._question.answer(b"".join(parts))
 
 
@@ -82,12 +84,13 @@ class ByRules:
             try:
                 self._ask(batch, message)
             except InvalidRequest as error:
+                batch.answered(ROUTE, Status.INVALID_ARGUMENT)
                 message.fail(Status.INVALID_ARGUMENT, str(error))
         batch.run()
 
     def _ask(self, batch: Batch, message: Question) -> None:
         request = read_request(message.data)
-        waiting = _Request(message, len(request.descriptors))
+        waiting = _Request(batch, message, len(request.descriptors))
         for position, descriptor in enumerate(request.descriptors):
             described = {entry.key: entry.value for entry in reversed(descriptor.entries)}
             described[DOMAIN] = request.domain

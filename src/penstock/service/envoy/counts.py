@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MAX_TITLES = 10_000
+MAX_TITLES = 1_000
 """With `detailed_metric` clients choose the titles: beyond so many, all are counted under one."""
 
 OTHERS = "other"
@@ -21,7 +21,7 @@ class Tally:
 
 
 class Count(NamedTuple):
-    """One number: of which limit, such as `domain.key_value`, what it counts, and how many."""
+    """One number: of which limit, such as `domain.key_value`, what became of hits, and how many."""
 
     title: str
     name: str

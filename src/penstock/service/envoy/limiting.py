@@ -28,6 +28,9 @@ from penstock.stores import DirectAsk
 
 log = logging.getLogger("penstock.service")
 
+ROUTE = "ShouldRateLimit"
+"""What whoever measures calls it; the statuses are those of gRPC."""
+
 MAX_PLANS = 20_000
 MAX_REMEMBERED = 512
 """Bytes of a request whose plan is remembered: clients choose how long requests are."""
@@ -85,32 +88,37 @@ class ShouldRateLimit:
 
     def handle(self, messages: Sequence[Question]) -> None:
         self._renew()
-        plans, now = self._plans, monotonic()
-        simple, micros = self._answerer.simple, self._time_ns() // 1_000
-        verdicts = []
-        soon = now + (self._budget + TELLING) / SECOND
+        plans, began = self._plans, monotonic()
+        simple, now = self._answerer.simple, self._time_ns() // 1_000
+        in_no_hurry = began + (self._budget + TELLING) / SECOND
+        verdicts: list[Verdict] = []
+        statuses: list[int] = []
         groups: dict[Micros, tuple[list[Op], list[tuple[Question, Plan]]]] = {}
         for message in messages:
             plan = plans.get(message.data) or self._planned(message)
             if plan is None:
+                statuses.append(Status.INVALID_ARGUMENT)
                 continue
-            ops, slots, _, direct = plan
+            ops, fates, _, direct = plan
             if direct is not None:
-                verdict = direct(ops[0][0][0][0], slots[0][3], micros)
+                verdict = direct(ops[0][0][0][0], fates[0][3], now)
                 verdicts.append(verdict)
-                message.answer(simple(slots[0], verdict))
-                continue
-            if not ops:
-                message.answer(self._answerer.answer(plan, (), micros))
-                continue
-            expires = message.expires
-            deadline = self._budget if expires is None or expires >= soon else self._hurried(expires - now)
-            together, asking = groups.setdefault(deadline, ([], []))
-            together += ops
-            asking.append((message, plan))
-        self._tell(verdicts, now)
+                message.answer(simple(fates[0], verdict))
+                statuses.append(Status.OK)
+            elif not ops:
+                message.answer(self._answerer.answer(plan, (), now))
+                statuses.append(Status.OK)
+            else:
+                expires = message.expires
+                deadline = self._budget
+                if expires is not None and expires < in_no_hurry:
+                    deadline = _hurried(expires - began)
+                together, asking = groups.setdefault(deadline, ([], []))
+                together += ops
+                asking.append((message, plan))
+        self._tell(verdicts, statuses, began)
         for deadline, (together, asking) in groups.items():
-            self._runner.run(together, deadline, partial(self._done, asking, now))
+            self._runner.run(together, deadline, partial(self._done, asking, began))
 
     def _renew(self) -> None:
         """Forget what followed from an older configuration."""
@@ -141,42 +149,39 @@ class ShouldRateLimit:
             direct = self._directs[quota] = self._bind((quota,))
         return direct
 
-    def _hurried(self, left: float) -> Micros:
-        """How long the store may take for somebody who waits only `left` seconds."""
-        micros = round(left * SECOND) - TELLING
-        return max(micros - micros % STEP, STEP)
-
     def _done(self, asking: Sequence[tuple[Question, Plan]], began: float, outcomes: Sequence[Outcome]) -> None:
-        at, answerer = 0, self._answerer
+        at, statuses = 0, []
         for message, plan in asking:
-            count = len(plan.ops)
+            until = at + len(plan.ops)
             try:
-                if plan.simple:
-                    outcome = outcomes[at]
-                    if isinstance(outcome, Verdict):
-                        message.answer(answerer.simple(plan.slots[0], outcome))
-                    else:
-                        _fail(message)
-                else:
-                    self._answer(message, plan, outcomes[at : at + count])
+                statuses.append(self._answer(message, plan, outcomes[at:until]))
             except Exception as error:  # one who cannot be answered must not keep the others from their answers
                 log.error("an answer that could not be told: %s", type(error).__name__)
                 message.fail(Status.INTERNAL, "a fault of this server")
-            at += count
-        self._tell([outcome for outcome in outcomes if isinstance(outcome, Verdict)], began)
+            at = until
+        self._tell([outcome for outcome in outcomes if isinstance(outcome, Verdict)], statuses, began)
 
-    def _tell(self, verdicts: Sequence[Verdict], began: float) -> None:
-        if verdicts and not isinstance(self._observer, Unobserved):
-            self._observer.decided(verdicts, round((monotonic() - began) * SECOND))
-
-    def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> Status:
         verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
-        if len(verdicts) < len(outcomes):
-            _fail(message)
+        if len(verdicts) < len(outcomes):  # the store could not answer, and nobody may answer in its place
+            message.fail(Status.UNAVAILABLE, "the store could not answer")
+            return Status.UNAVAILABLE
+        if plan.simple:
+            message.answer(self._answerer.simple(plan.fates[0], verdicts[0]))
         else:
             message.answer(self._answerer.answer(plan, verdicts, self._time_ns() // 1_000))
+        return Status.OK
+
+    def _tell(self, verdicts: Sequence[Verdict], statuses: Sequence[int], began: float) -> None:
+        if isinstance(self._observer, Unobserved) or not statuses:
+            return
+        took = round((monotonic() - began) * SECOND)
+        if verdicts:
+            self._observer.decided(verdicts, took)
+        self._observer.answered(ROUTE, statuses, took)
 
 
-def _fail(message: Question) -> None:
-    """There is no verdict, because the store could not answer and nobody may answer in its place."""
-    message.fail(Status.UNAVAILABLE, "the store could not answer")
+def _hurried(left: float) -> Micros:
+    """How long the store may take for somebody who waits only `left` seconds."""
+    micros = round(left * SECOND) - TELLING
+    return max(micros - micros % STEP, STEP)

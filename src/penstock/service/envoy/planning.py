@@ -51,7 +51,7 @@ class Conduct(NamedTuple):
     count_denied: bool = False
 
 
-class Slot(NamedTuple):
+class Fate(NamedTuple):
     """What becomes of one descriptor.
 
     - `op`, `ask`: which operation decides, and which of its asks is the descriptor's; -1 where none does.
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
     """
 
     ops: tuple[Acquire, ...]
-    slots: tuple[Slot, ...]
+    fates: tuple[Fate, ...]
     simple: bool
     direct: DirectAsk | None = None
 
@@ -139,7 +139,7 @@ class _Building:
 
     def __init__(self, conduct: Conduct) -> None:
         self._conduct = conduct
-        self._slots: list[Slot] = []
+        self._fates: list[Fate] = []
         self._ops: list[Acquire] = []
         self._joint: dict[tuple[str, object], int] = {}  # position of each counter's ask in the joint operation
         self._asks: list[Ask] = []
@@ -147,7 +147,7 @@ class _Building:
 
     def free(self, status: bytes, tally: Tally) -> None:
         """A descriptor that nothing limits."""
-        self._slots.append(Slot(NO_LIMIT, -1, -1, 1, b"", b"", False, 0, tally, status))
+        self._fates.append(Fate(NO_LIMIT, -1, -1, 1, b"", b"", False, 0, tally, status))
 
     def limited(self, found: Found, cost: int, tally: Tally) -> None:
         limit, key, _ = found
@@ -164,7 +164,7 @@ class _Building:
                 self._ops.append(Acquire(asks, never or not cost, None, limit.on_failure))
         near = int(limit.requests * self._conduct.near_limit_ratio)
         told = answers.metadata(limit.metadata) if self._conduct.dynamic_metadata else b""
-        self._slots.append(Slot(limit, op, ask, cost, answers.limit_field(limit), told, never, near, tally, b""))
+        self._fates.append(Fate(limit, op, ask, cost, answers.limit_field(limit), told, never, near, tally, b""))
 
     def _join(self, key: str, quota: Quota, cost: int, limit: Limit) -> int:
         """The position of a descriptor's first ask in the one operation for all; two that count alike are one."""
@@ -180,22 +180,22 @@ class _Building:
         return at
 
     def plan(self) -> Plan:
-        ops, slots, conduct = self._ops, self._slots, self._conduct
+        ops, fates, conduct = self._ops, self._fates, self._conduct
         if conduct.all_or_nothing:
             strictest = max(self._behaviours, key=STRICTNESS.index, default=None)
             if self._asks:
                 ops.insert(0, Acquire(tuple(self._asks), False, None, strictest))
             else:
-                slots = [slot._replace(op=slot.op - 1) if slot.op >= 0 else slot for slot in slots]
-        first = slots[0]
+                fates = [fate._replace(op=fate.op - 1) if fate.op >= 0 else fate for fate in fates]
+        first = fates[0]
         simple = (
-            len(slots) == len(ops) == 1
+            len(fates) == len(ops) == 1
             and not ops[0].dry
             and len(ops[0].asks) == 1
             and not (first.never or first.metadata)
         )
         special = conduct.shadow_mode or conduct.headers is not None or first.limit.shadow
-        return Plan(tuple(ops), tuple(slots), simple and not special)
+        return Plan(tuple(ops), tuple(fates), simple and not special)
 
 
 def _asks(key: str, quota: Quota, cost: int, *, advisory: bool) -> tuple[Ask, ...]:
