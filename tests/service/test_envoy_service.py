@@ -17,6 +17,7 @@ from penstock.rules.ruleset import RuleSet
 from penstock.service.deciding import Decider
 from penstock.service.envoy.parts import by_rules, configured
 from penstock.service.envoy.protocol import HealthCheckRequest, HealthCheckResponse, RateLimitResponse
+from penstock.service.envoy.source import ConfigSource
 from penstock.service.grpc import Grpc
 from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
@@ -50,7 +51,7 @@ def state() -> State:
 @pytest.fixture
 def service(tmp_path: Path, state: State) -> Iterator[Running]:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
-    parts = configured(tmp_path, Now(Limiter()), ready=lambda: state.ready)
+    parts = configured(ConfigSource(tmp_path), Now(Limiter()), ready=lambda: state.ready)
     with serving(Routes(parts.handlers, {}, Grpc(parts.methods))) as running:
         yield running
 
@@ -196,6 +197,7 @@ def test_where_tokens_are_set_nothing_but_health_is_open_and_variables_are_honou
     service = Service(CONFIG, environment={"PENSTOCK_TOKENS": token, **names})
     try:
         assert fetch(service.port, "/healthcheck").status == 200
+        assert not (service.place.folder / "penstock.yaml").exists()  # Envoy's limits need no rules of ours
         asked = b'{"domain": "edge", "descriptors": [{"entries": [{"key": "k", "value": "x"}]}]}'
         assert fetch(service.port, "/json", body=asked).status == 401
         allowed = fetch(service.port, "/json", {"authorization": f"Bearer {token}"}, asked)
