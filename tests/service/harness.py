@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import uvloop
 
 from penstock.service.wire.calls import Call, Handler, Head
+from penstock.service.wire.exchanges import Openers
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.serving import Server
 from penstock.service.wire.tls import Tls
@@ -223,9 +224,10 @@ def serving(
     loop: str = "uvloop",
     family: str = "ipv4",
     folder: str | None = None,
+    openers: Openers | None = None,
 ) -> Iterator[Running]:
     """A server on a free port (or a Unix socket in `folder`), for the length of a block."""
-    running = Running(Server(handler, limits=limits, tls=tls), family, loop, folder)
+    running = Running(Server(handler, limits=limits, tls=tls, openers=openers), family, loop, folder)
     try:
         yield running
     finally:

@@ -1,5 +1,6 @@
 """gRPC's own client asks our server and gRPC's own, with the same methods behind both: it cannot tell them apart."""
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from penstock.service.grpc import Grpc, Message
+from penstock.service.grpc import ANSWER, Grpc, Message
+from penstock.service.wire.exchanges import Exchange
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
 from penstock.testing.certificates import Certificate
@@ -236,3 +238,49 @@ def test_over_tls(tmp_path: Path) -> None:
         with grpc.secure_channel(f"127.0.0.1:{running.port}", credentials, options) as channel:
             assert ask(channel, "Echo", b"hello").size == 5
             assert ask(channel, "Sized", b"300000").size == 300_000
+
+
+class Talking:
+    """Sends back what it hears, as it is framed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.gone = False
+        exchange.start(ANSWER)
+
+    def received(self, data: bytes) -> None:
+        self._exchange.send(data)
+
+    def ended(self) -> None:
+        self._exchange.finish([(b"grpc-status", b"0")])
+
+    def lost(self) -> None:
+        self.gone = True
+
+
+def test_both_sides_of_a_stream_go_on() -> None:
+    talks: list[Talking] = []
+
+    def opener(exchange: Exchange) -> Talking:
+        talks.append(Talking(exchange))
+        return talks[-1]
+
+    with (
+        serving(Grpc(methods()), openers={b"/test.Test/Talk": opener}) as running,
+        grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        said: queue.Queue[bytes | None] = queue.Queue()
+        heard = channel.stream_stream("/test.Test/Talk")(iter(said.get, None), timeout=DEADLINE)
+        for text in (b"one", b"", b"x" * 300_000, b"three"):
+            said.put(text)
+            assert next(heard) == text
+        assert ask(channel, "Echo", b"meanwhile").size == 9
+        said.put(None)
+        assert list(heard) == []
+        assert heard.code() == grpc.StatusCode.OK
+        given_up = channel.stream_stream("/test.Test/Talk")(iter(said.get, None), timeout=DEADLINE)
+        said.put(b"hello")
+        assert next(given_up) == b"hello"
+        given_up.cancel()
+        wait_until(lambda: talks[1].gone, "the stream's end to be seen")
+        said.put(None)

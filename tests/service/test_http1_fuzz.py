@@ -26,9 +26,15 @@ PARTS = 10 if settings.get_current_profile_name() == "full" else 1  # so that 50
 FINE = {200}
 REFUSALS = {400, 405, 408, 413, 414, 417, 431, 501, 505}
 
-_methods = st.sampled_from([b"GET", b"POST", b"HEAD", b"OPTIONS", b"CONNECT", b"PRI", b"get", b"", b"G ET", b"BREW"])
-_targets = st.sampled_from([b"/", b"/a?b", b"*", b"http://h/p", b"x:80", b"", b"/#", b"/\xff", b"/" + b"a" * 450])
-_versions = st.sampled_from([b"HTTP/1.1"] * 6 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.10", b"http/1.1", b"RTSP/1.0", b""])
+_methods = st.sampled_from(
+    [b"GET", b"POST"] * 8 + [b"HEAD", b"OPTIONS", b"CONNECT", b"PRI", b"get", b"", b"G ET", b"BREW"]
+)
+_targets = st.sampled_from(
+    [b"/", b"/a?b"] * 8 + [b"*", b"http://h/p", b"x:80", b"", b"/#", b"/\xff", b"/" + b"a" * 450]
+)
+_versions = st.sampled_from(
+    [b"HTTP/1.1"] * 24 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.10", b"http/1.1", b"RTSP/1.0", b""]
+)
 _fields = st.sampled_from(
     [
         b"Host: a",
@@ -57,7 +63,7 @@ _fields = st.sampled_from(
         b"Upgrade: h2c",
     ]
 )
-_ends = st.sampled_from([b"\r\n"] * 12 + [b"\n", b"\r", b"\r\r\n", b"\r\n\r\n", b""])
+_ends = st.sampled_from([b"\r\n"] * 75 + [b"\n", b"\r", b"\r\r\n", b"\r\n\r\n", b""])
 _bodies = st.sampled_from(
     [b""] * 3
     + [
@@ -91,7 +97,8 @@ _sound = st.sampled_from(
 def _made(draw: st.DrawFn) -> bytes:
     """A request put together from parts, many of which do not belong together."""
     line = b" ".join([draw(_methods), draw(_targets), draw(_versions)])
-    lines = [line, *draw(st.lists(_fields, max_size=5)), b""]
+    host = draw(st.sampled_from([[b"Host: a"]] * 9 + [[]]))
+    lines = [line, *host, *draw(st.lists(_fields, max_size=3)), b""]
     return b"".join(line + draw(_ends) for line in lines) + draw(_bodies)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import hpack
 
 from penstock.service.wire.calls import Call, Head, Header, Peer
+from penstock.service.wire.exchanges import Openers
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     DATA,
@@ -24,7 +25,7 @@ from penstock.service.wire.http2.frames import (
     read_number,
     settings,
 )
-from penstock.service.wire.http2.session import Openers, Session
+from penstock.service.wire.http2.session import Session
 from penstock.service.wire.limits import Limits
 
 GET: tuple[Header, ...] = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"here"))

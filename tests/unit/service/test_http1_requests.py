@@ -224,21 +224,36 @@ def test_refusals_never_quote_what_was_sent() -> None:
         assert b"secret-of-mine" not in caught.value.body
 
 
-def test_a_head_is_read_once() -> None:
+def test_a_head_that_comes_again_is_kept() -> None:
     requests = Requests(LIMITS)
     head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-    assert requests[head] is requests[bytes(bytearray(head))]
+    first, second, third = (requests[bytes(bytearray(head))] for _ in range(3))
+    assert first == second
+    assert third is second
 
 
 def test_heads_that_are_kept_are_few_and_short() -> None:
     requests = Requests(LIMITS)
     for number in range(3 * Requests._MOST):
-        assert requests[b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number].asked[1] == b"/%d" % number
+        head = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number
+        assert requests[head].asked[1] == requests[head].asked[1] == b"/%d" % number
         assert len(requests) <= Requests._MOST
+        assert len(requests._once) <= Requests._MOST
+    assert requests
     requests.clear()
     long = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * Requests._LONGEST + b"\r\n\r\n"
-    assert requests[long]
+    assert requests[long] == requests[long]
     assert not requests
+
+
+def test_heads_that_come_once_displace_nothing() -> None:
+    requests = Requests(LIMITS)
+    often = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    kept = [requests[often] for _ in range(2)][-1]
+    for number in range(3 * Requests._MOST):
+        assert requests[b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number]
+    assert requests[often] is kept
+    assert len(requests) == 1
 
 
 def test_a_head_that_is_refused_is_not_kept() -> None:

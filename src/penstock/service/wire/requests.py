@@ -52,29 +52,37 @@ class Blank(Exception):
 
 
 class Requests(dict[bytes, Request]):
-    """Requests by their heads. Clients send the same head all day, byte for byte: it is read once.
+    """Requests by their heads. Clients send the same head all day, byte for byte: it is not read each time.
 
-    Bounded in number and in bytes, so that heads which never come again cost little. Looking up one that cannot be
-    taken raises `Refused`, or `Blank` if it begins with an empty line.
+    A head is kept when it comes for the second time, so that heads which never come again (those with an id in them)
+    displace nothing. Bounded in number and in bytes. Looking up one that cannot be taken raises `Refused`, or `Blank`
+    if it begins with an empty line.
     """
 
     _MOST = 1024
     _LONGEST = 1024
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_limits", "_once")
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
         self._limits = limits
+        self._once: set[int] = set()  # hashes of heads that came once
 
     def __missing__(self, head: bytes) -> Request:
         if head.startswith(b"\r\n"):
             raise Blank
         request = read_request(head, self._limits)
         if len(head) <= self._LONGEST:
-            if len(self) >= self._MOST:
-                self.clear()
-            self[head] = request
+            once, mark = self._once, hash(head)
+            if mark not in once:
+                if len(once) >= self._MOST:
+                    once.clear()
+                once.add(mark)
+            else:
+                if len(self) >= self._MOST:
+                    self.clear()
+                self[head] = request
         return request
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from penstock.service.wire.calls import Handler
 from penstock.service.wire.entrance import ALPN, Entrance
+from penstock.service.wire.exchanges import Openers
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
 from penstock.service.wire.traffic import Traffic
@@ -19,10 +20,20 @@ _ABORTING = 1.0  # seconds after which a connection that was cut off is gone, un
 
 
 class Server:
-    """Hands the calls of all its connections to one handler. Lives in the event loop that it first listens in."""
+    """Hands the calls of all its connections to one handler. Lives in the event loop that it first listens in.
 
-    def __init__(self, handler: Handler, *, limits: Limits | None = None, tls: Tls | None = None) -> None:
-        self._handler, self._limits, self._tls = handler, limits or Limits(), tls
+    `openers`, by path, take calls of HTTP/2 that both sides go on with.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        limits: Limits | None = None,
+        tls: Tls | None = None,
+        openers: Openers | None = None,
+    ) -> None:
+        self._handler, self._limits, self._tls, self._openers = handler, limits or Limits(), tls, openers
         # Often enough for the shortest of the times to be kept to about a quarter.
         times = (self._limits.reading, self._limits.idle, self._limits.stalled)
         self._period = max(0.01, min(1.0, min(times) / 4))
@@ -40,7 +51,7 @@ class Server:
         loop = asyncio.get_running_loop()
         traffic = self._traffic
         if traffic is None:
-            traffic = self._traffic = Traffic(Turns(self._handler, loop), self._limits)
+            traffic = self._traffic = Traffic(Turns(self._handler, loop), self._limits, self._openers)
             self._sweep(traffic, loop)
         context = self._tls.context(ALPN) if self._tls is not None else None
         patience = self._limits.reading if context is not None else None

@@ -32,12 +32,9 @@ class Tls:
             raise InvalidOption(f"TLS: {self._told(error)}") from None
 
     def context(self, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-        """For a listener. It stays the same; what it serves is what is current when a client connects."""
+        """For a listener, which keeps it; each handshake takes what is current. `protocols`: to agree on, by ALPN."""
         self._protocols = protocols
-        self._current = self._load()
-        entry = self._load()
-        entry.sni_callback = self._choose
-        return entry
+        return self._prepared(self._current)
 
     def renew(self) -> bool:
         """Look at the files: whether new ones are served from now on. If new ones are bad, the old ones stay."""
@@ -46,7 +43,7 @@ class Tls:
             return False
         self._state = state
         try:
-            self._current = self._load()
+            self._current = self._prepared(self._load())
         except (OSError, ValueError) as error:
             self.flaw = self._told(error)
             log.warning("the certificate stays as it was: %s", self.flaw)
@@ -55,6 +52,7 @@ class Tls:
         return True
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """Called in every handshake, whether the client names a host or not: the only time to change the context."""
         connection.context = self._current
 
     def _load(self) -> ssl.SSLContext:
@@ -67,6 +65,10 @@ class Tls:
             # Whoever resumed a session would be let in by a certificate that may be trusted no more.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
+        return context
+
+    def _prepared(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.sni_callback = self._choose
         if self._protocols:
             context.set_alpn_protocols(list(self._protocols))
         return context

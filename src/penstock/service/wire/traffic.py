@@ -7,6 +7,7 @@ from email.utils import formatdate
 
 from penstock.clock import SystemClock
 from penstock.service.wire.calls import Connection
+from penstock.service.wire.exchanges import Openers
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.requests import Requests
 from penstock.service.wire.turns import Turns
@@ -18,10 +19,10 @@ class Traffic:
     `date` is a line of HTTP/1.1, good for about a second: making it for every answer would cost more than the answer.
     """
 
-    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "requests", "retiring", "turns")
+    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "openers", "requests", "retiring", "turns")
 
-    def __init__(self, turns: Turns, limits: Limits) -> None:
-        self.turns, self.limits = turns, limits
+    def __init__(self, turns: Turns, limits: Limits, openers: Openers | None = None) -> None:
+        self.turns, self.limits, self.openers = turns, limits, openers or {}
         self.connections: set[Connection] = set()
         self.requests = Requests(limits)
         self.retiring = False  # whoever is let in now is to be told that the next answer is the last

@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.clock import monotonic
 from penstock.service.wire.calls import Connection, Peer
-from penstock.service.wire.http2.session import Openers, Session
+from penstock.service.wire.http2.session import Session
 from penstock.service.wire.traffic import Traffic
 
 LINGER = 1.0
@@ -20,12 +20,12 @@ class Http2(Connection):
 
     _transport: asyncio.Transport
 
-    def __init__(self, traffic: Traffic, peer: Peer, openers: Openers | None = None) -> None:
+    def __init__(self, traffic: Traffic, peer: Peer) -> None:
         self._traffic = traffic
         self.gone = False
         self._blocked: float | None = None  # since when the peer has not taken what was written
         self._closing: float | None = None  # since when all has been said
-        self._session = Session(traffic.limits, peer, traffic.turns.add, self._wrote, monotonic(), openers)
+        self._session = Session(traffic.limits, peer, traffic.turns.add, self._wrote, monotonic(), traffic.openers)
         self._streams = self._session.streams
 
     def _wrote(self) -> None:

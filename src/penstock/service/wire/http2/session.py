@@ -7,10 +7,10 @@ not read again: clients send the same one all day.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable
 
 from penstock.service.wire.calls import Call, Header, Peer
+from penstock.service.wire.exchanges import Listener, Openers
 from penstock.service.wire.http2.control import CONNECTION_WINDOW, Control
 from penstock.service.wire.http2.fields import Decoder, encode
 from penstock.service.wire.http2.frames import (
@@ -35,7 +35,7 @@ from penstock.service.wire.http2.frames import (
 )
 from penstock.service.wire.http2.refusals import refuse_body, refuse_head
 from penstock.service.wire.http2.requests import Request, check_trailers, read
-from penstock.service.wire.http2.streams import Listener, Stream
+from penstock.service.wire.http2.streams import Stream
 from penstock.service.wire.limits import Limits
 
 KNOWN, KNOWN_SIZE = 64, 1_024
@@ -51,9 +51,6 @@ CONTINUE = encode([(b":status", b"100")])
 
 TOO_LARGE = Request(b"GET", b"")
 """Stands for a request whose head is too large to be read."""
-
-Openers: TypeAlias = Mapping[bytes, Callable[[Stream], Listener]]
-"""By path: who listens to streams whose requests are not awaited whole."""
 
 
 class Session(Control):

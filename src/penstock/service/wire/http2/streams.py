@@ -7,9 +7,9 @@ one frame per stream as the peer opens its windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from penstock.service.wire.calls import Call, Head, Header, Peer
+from penstock.service.wire.calls import Head, Header, Peer
+from penstock.service.wire.exchanges import Exchange, Listener
 from penstock.service.wire.http2.fields import NO_TABLE, encode
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
@@ -52,19 +52,7 @@ class Encoded:
         self.trailers_sized = len(self.trailers) << 8 | HEADERS
 
 
-class Listener(Protocol):
-    """Who is told what comes in on a stream whose request is not awaited whole."""
-
-    def received(self, data: bytes) -> None: ...
-
-    def ended(self) -> None:
-        """The peer has said all it wanted to say."""
-
-    def lost(self) -> None:
-        """The peer has gone, or reset the stream: nothing more is received, and nothing sent arrives."""
-
-
-class Stream(Call):
+class Stream(Exchange):
     """A call, and the stream it came on."""
 
     __slots__ = (
@@ -107,7 +95,6 @@ class Stream(Call):
             self._streams.answer(self, head, body, extra)
 
     def start(self, head: Head) -> None:
-        """Begin an answer that `send` continues and `finish` ends."""
         if not self.answered:
             self.answered = True
             self._streams.start(self, head)
@@ -120,7 +107,6 @@ class Stream(Call):
 
     @property
     def waiting(self) -> int:
-        """How many bytes of the answer wait for the peer's window."""
         return len(self.unsent)
 
 
