@@ -170,18 +170,16 @@ def test_a_call_is_answered_once() -> None:
 
 def test_no_more_calls_than_the_limit_are_under_way() -> None:
     handler = Holding()
-    fed = Fed(handler, Limits(calls=3)).feed(GET * 8 + GET[:5])
-    assert len(handler.calls) == 3
-    assert not fed.tape.reading
-    answered = 0
-    while answered < 8:
-        handler.calls[answered].answer(Head(200), b"%d" % answered)
+    fed = Fed(handler, Limits(calls=4)).feed(GET * 9 + GET[:5])
+    taken = []
+    for number in range(9):
+        taken.append(len(handler.calls))
+        assert fed.tape.reading is (number > 5)
+        handler.calls[number].answer(Head(200), b"%d" % number)
         fed.loop.turn()
-        answered += 1
-        assert len(handler.calls) == min(8, 3 + answered)
-        assert fed.tape.reading is (answered > 5)
+    assert taken == [4, 4, 6, 6, 8, 8, 9, 9, 9], "more are taken when half of them are out"
     fed.feed(GET[5:])
-    assert len(handler.calls) == 9
+    assert len(handler.calls) == 10
 
 
 # ---------------------------------------------------------------- methods, versions, expectations

@@ -220,7 +220,7 @@ class Http1(Connection):
         return at
 
     def _await_body(self, request: Request, have: int) -> None:
-        if request.expects and not have and self._request is None:
+        if request.expects and not have:
             self._send_continue()
         self._request = request
         self._await(request.length)
@@ -288,7 +288,8 @@ class Http1(Connection):
 
     def _flushed(self) -> None:
         """What had to wait for answers to leave."""
-        if self._full and not self._last and not self._blocked and len(self.calls) < self.traffic.limits.calls:
+        # Half of the calls must be out, or the rest of a burst would be looked at anew for each of them.
+        if self._full and not (self._last or self._blocked) and len(self.calls) <= self.traffic.limits.calls // 2:
             self._go_on()
         if not self.calls:
             if self._continue:
@@ -337,7 +338,7 @@ class Http1(Connection):
 
     def retire(self) -> None:
         self._draining = True
-        if self.calls:
+        if self.calls and not self.calls[-1].answered:  # else it is too late to tell the peer with this answer
             self.drain()
 
     def drain(self) -> None:

@@ -112,21 +112,18 @@ def read_request(head: bytes, limits: Limits) -> Request:
         raise head_too_large(head, limits.head)
     method, target, old = _line(head)
     fields = _Fields()
-    flaw = ""
     try:
         httptools.HttpRequestParser(fields).feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # answered as if no upgrade had been asked for, as a server may
     except httptools.HttpParserError as error:
-        flaw = str(error)
-        if not fields.complete:
-            raise malformed(flaw) from None
+        if fields.complete:
+            _framing(fields.ours, limits.body, old=old)  # has a better word for transfer codings that we do not know
+        raise malformed(str(error)) from None
     if len(fields.headers) > limits.headers:
         detail = f"expected at most {limits.headers} headers"
         raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", detail)
     length, keep, expects = _framing(fields.ours, limits.body, old=old)
-    if flaw:
-        raise malformed(flaw)
     if target[:1] != b"/" and target != b"*":
         authority, target = _absolute(target)
         fields.headers = [(b"host", authority), *(header for header in fields.headers if header[0] != b"host")]

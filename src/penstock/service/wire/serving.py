@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from penstock.service.wire.calls import Handler
+from penstock.service.wire.calls import Connection, Handler
 from penstock.service.wire.entrance import ALPN, Entrance
 from penstock.service.wire.exchanges import Openers
 from penstock.service.wire.limits import Limits
@@ -16,6 +16,7 @@ from penstock.service.wire.traffic import Traffic
 from penstock.service.wire.turns import Turns
 
 _BACKLOG = 2048
+_PARTS = 8  # of a sweep
 _ABORTING = 1.0  # seconds after which a connection that was cut off is gone, unless the machine stands still
 
 
@@ -40,6 +41,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._traffic: Traffic | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due: list[Connection] = []  # to be looked at in the sweep at hand
 
     @property
     def connections(self) -> int:
@@ -95,15 +97,20 @@ class Server:
             await _emptied(traffic, _ABORTING)
         if self._timer is not None:
             self._timer.cancel()
+        self._due.clear()
 
-    def _sweep(self, traffic: Traffic, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(self._period, self._sweep, traffic, loop)
-        traffic.renew_date()
-        if self._tls is not None:
-            self._tls.renew()
+    def _sweep(self, traffic: Traffic, loop: asyncio.AbstractEventLoop, part: int = 0) -> None:
+        """Look at each connection once per period; at a part of them at a time, or calls would wait for the sweep."""
+        self._timer = loop.call_later(self._period / _PARTS, self._sweep, traffic, loop, (part + 1) % _PARTS)
+        if part == 0:
+            traffic.renew_date()
+            if self._tls is not None:
+                self._tls.renew()
+            self._due = list(traffic.connections)
         now = loop.time()
-        for connection in tuple(traffic.connections):
-            connection.sweep(now)
+        for connection in self._due[part::_PARTS]:
+            if connection in traffic.connections:
+                connection.sweep(now)
 
 
 async def _emptied(traffic: Traffic, seconds: float) -> bool:
