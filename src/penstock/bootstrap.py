@@ -22,7 +22,7 @@ from pathlib import Path
 from secrets import token_bytes, token_hex
 from shutil import rmtree
 from socket import socket
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption, InvalidRules
@@ -35,6 +35,7 @@ from penstock.observability.several import Hooks, Observers
 from penstock.observability.shared import prepare
 from penstock.rules.directory import KeyDirectory
 from penstock.rules.key_table import KeyTable
+from penstock.rules.model import RuleFile
 from penstock.rules.reload import RuleSource
 from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api, AuthzOptions
@@ -44,6 +45,7 @@ from penstock.service.envoy.environment import read_environment
 from penstock.service.envoy.http import HEALTHCHECK
 from penstock.service.envoy.parts import Parts, by_rules, configured
 from penstock.service.envoy.protocol import HEALTH_CHECK
+from penstock.service.envoy.source import ConfigSource
 from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
@@ -59,6 +61,7 @@ from penstock.settings import Settings
 
 log = logging.getLogger("penstock.service")
 
+NO_RULES = RuleSet(RuleFile(empty=True))
 METRICS = b"/metrics"
 OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
 """What may be asked without saying who asks."""
@@ -95,7 +98,12 @@ class Service:
         self._secret = settings.token_secret or token_bytes(32)
         self.metrics = Metrics(figures, worker)
         self._hook: Hook = Hooks(self.metrics, EventLog())
-        self.rules = RuleSource(settings.rules, RuleSet, hook=self._hook)
+        self._config = _envoy_config(settings, self._hook)
+        self.rules: RuleSource[Any] = (
+            RuleSource(settings.rules, RuleSet, hook=self._hook)
+            if self._config is None or settings.has_rules
+            else self._config
+        )
         self._limiter, self._enforcer, runner = self._decisions()
         self.health = Health(self.rules, self._breakers)
         observer = self._observer()
@@ -110,8 +118,8 @@ class Service:
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. `ready` is called when connections are accepted."""
         self.rules.start()
-        if self.envoy.source is not None:
-            self.envoy.source.start()
+        if self._config is not None:
+            self._config.start()
         self.metrics.start()
         await self.server.listen(sockets)
         gc.collect()
@@ -127,8 +135,8 @@ class Service:
     def reload(self) -> None:
         """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""
         self.rules.ask()
-        if self.envoy.source is not None:
-            self.envoy.source.ask()
+        if self._config is not None and self._config is not self.rules:
+            self._config.ask()
         if self._tls is not None:
             self._tls.renew()
         if self._enforcer.directory is not None:
@@ -147,11 +155,12 @@ class Service:
         """Who decides: at once where the counters are in this process, else by asking the store."""
         settings = self.settings
         directory = _directory(settings, self._hook)
+        rules = NO_RULES if self.rules is self._config else self.rules
         if not settings.shared:
             limiter = Limiter(settings.store, hook=self._hook)
-            return limiter, Enforcer(self.rules, limiter, directory=directory), Now(limiter)
+            return limiter, Enforcer(rules, limiter, directory=directory), Now(limiter)
         waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
-        return waiting, AsyncEnforcer(self.rules, waiting, directory=directory), Soon(waiting)
+        return waiting, AsyncEnforcer(rules, waiting, directory=directory), Soon(waiting)
 
     def _asked_by_envoy(self, decider: Decider, runner: Runner, observer: Observer) -> Parts:
         """What Envoy asks: by its own configuration if there is one, else by the rules."""
@@ -160,17 +169,14 @@ class Service:
         def ready() -> bool:
             return self.health.state().ready
 
-        if settings.envoy_config is None:
+        if self._config is None:
             return by_rules(decider, ready=ready)
-        deployed = read_environment(os.environ)
         parts = configured(
-            settings.envoy_config,
+            self._config,
             runner,
             ready=ready,
-            options=deployed.options._replace(count_denied=settings.envoy_count_denied),
-            conduct=deployed.conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
+            conduct=read_environment(os.environ).conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
             observer=observer,
-            hook=self._hook,
             budget=decider.budget,
         )
         if parts.counts is not None:
@@ -210,14 +216,22 @@ class Service:
 
     async def _close(self) -> None:
         self.rules.close()
-        if self.envoy.source is not None:
-            self.envoy.source.close()
+        if self._config is not None:
+            self._config.close()
         self.metrics.close()
         self._end_traces()
         if isinstance(self._limiter, AsyncLimiter):
             await self._limiter.close()
         else:
             self._limiter.close()
+
+
+def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
+    """The configuration by which Envoy is answered, if there is one."""
+    if settings.envoy_config is None:
+        return None
+    options = read_environment(os.environ).options._replace(count_denied=settings.envoy_count_denied)
+    return ConfigSource(settings.envoy_config, options, hook=hook)
 
 
 # ---------------------------------------------------------------- processes

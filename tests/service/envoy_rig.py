@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import envoy  # type: ignore[import-untyped]
@@ -44,10 +45,17 @@ class Got(NamedTuple):
 class Service:
     """Our service, as a process on a port that stays its own."""
 
-    def __init__(self, config: str = CONFIG, store: str = "memory://", budget_ms: int = 3) -> None:
+    def __init__(
+        self,
+        config: str = CONFIG,
+        store: str = "memory://",
+        budget_ms: int = 3,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.place = Workplace("penstock-envoy-")
         self.port = free_port()
         self.store, self.budget_ms = store, budget_ms
+        self.environment = environment
         self.folder = self.place.folder / "config"
         self.folder.mkdir()
         self.configure(config)
@@ -66,7 +74,7 @@ class Service:
         }
         words = [word for flag in flags.items() for word in flag]
         paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        self.place.run([sys.executable, "-m", "penstock.cli", "serve", *words], paths)
+        self.place.run([sys.executable, "-m", "penstock.cli", "serve", *words], {**paths, **self.environment})
         wait_until(self._answers, "the service to answer", 0.02)
 
     def _answers(self) -> bool:

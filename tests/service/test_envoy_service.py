@@ -17,11 +17,12 @@ from penstock.rules.ruleset import RuleSet
 from penstock.service.deciding import Decider
 from penstock.service.envoy.parts import by_rules, configured
 from penstock.service.envoy.protocol import HealthCheckRequest, HealthCheckResponse, RateLimitResponse
+from penstock.service.envoy.source import ConfigSource
 from penstock.service.grpc import Grpc
 from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
 from penstock.service.running import Now
-from tests.service.envoy_rig import fetch
+from tests.service.envoy_rig import Service, fetch
 from tests.service.harness import Running, serving
 from tests.unit.envoy.support import OK, OVER, request
 
@@ -50,7 +51,7 @@ def state() -> State:
 @pytest.fixture
 def service(tmp_path: Path, state: State) -> Iterator[Running]:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
-    parts = configured(tmp_path, Now(Limiter()), ready=lambda: state.ready)
+    parts = configured(ConfigSource(tmp_path), Now(Limiter()), ready=lambda: state.ready)
     with serving(Routes(parts.handlers, {}, Grpc(parts.methods))) as running:
         yield running
 
@@ -188,3 +189,26 @@ def test_own_rules_refuse_what_means_nothing(ruled: Running) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         limited(ruled, "edge")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_where_tokens_are_set_nothing_but_health_is_open_and_variables_are_honoured() -> None:
+    token = "a-token-for-envoy-of-this-test"
+    names = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LIMIT_LIMIT_HEADER": "X-Limit"}
+    service = Service(CONFIG, environment={"PENSTOCK_TOKENS": token, **names})
+    try:
+        assert fetch(service.port, "/healthcheck").status == 200
+        assert not (service.place.folder / "penstock.yaml").exists()  # Envoy's limits need no rules of ours
+        asked = b'{"domain": "edge", "descriptors": [{"entries": [{"key": "k", "value": "x"}]}]}'
+        assert fetch(service.port, "/json", body=asked).status == 401
+        allowed = fetch(service.port, "/json", {"authorization": f"Bearer {token}"}, asked)
+        assert (allowed.status, allowed.headers["x-limit"], allowed.headers["ratelimit-remaining"]) == (200, "2", "1")
+        path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+        with grpc.insecure_channel(f"127.0.0.1:{service.port}") as channel:
+            ask = channel.unary_unary(path, response_deserializer=RateLimitResponse.FromString)
+            with pytest.raises(grpc.RpcError) as caught:
+                ask(request("edge", {"k": "y"}), timeout=30)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            known = ask(request("edge", {"k": "y"}), timeout=30, metadata=[("authorization", f"Bearer {token}")])
+            assert known.overall_code == OK
+    finally:
+        service.place.close()

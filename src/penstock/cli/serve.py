@@ -166,7 +166,7 @@ def _command(flags: dict[str, Any], config: Path | None) -> list[str]:
 
 def _write_example(settings: Settings) -> None:
     """Where nobody named a file of rules and there is none, there is one afterwards."""
-    if settings.origin("rules") == "default" and not settings.rules.exists():
+    if settings.has_rules and settings.origin("rules") == "default" and not settings.rules.exists():
         try:
             with settings.rules.open("x", encoding="utf-8") as file:
                 file.write(EXAMPLE)
@@ -181,7 +181,9 @@ def _write_example(settings: Settings) -> None:
 def _greet(settings: Settings, addresses: list[Address], console: Console) -> None:
     workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
     store = next(value for name, value, _ in settings.lines() if name == "store")
-    console.print(Text.assemble(("Penstock", "bold"), f": rules of {settings.rules}, counters in {store}, {workers}"))
+    of_envoy = "" if settings.envoy_config is None else f"limits of {settings.envoy_config}"
+    said = ", ".join(part for part in (f"rules of {settings.rules}" if settings.has_rules else "", of_envoy) if part)
+    console.print(Text.assemble(("Penstock", "bold"), f": {said}, counters in {store}, {workers}"))
     for address in addresses:
         console.print(Text.assemble("listening on ", (_url(settings, address), "bold")))
     console.print(Text.assemble("try it:\n  ", (curl(settings, addresses[0]), "bold"), "\n"))

@@ -179,6 +179,11 @@ class Settings:
         """Whether the counters are outside this process."""
         return not self.store.startswith("memory:")
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether a file of rules is read: where Envoy's own configuration is, only if it was named or is there."""
+        return self.envoy_config is None or self.origin("rules") != DEFAULT or self.rules.exists()
+
     def origin(self, name: str) -> str:
         return self.origins.get(name, DEFAULT)
 

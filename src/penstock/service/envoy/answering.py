@@ -8,7 +8,7 @@ from penstock.clock import SECOND, Micros
 from penstock.model import Decision, Verdict
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
-from penstock.service.envoy.planning import Conduct, Plan, Fate
+from penstock.service.envoy.planning import Conduct, Fate, Plan
 
 
 class Answerer:

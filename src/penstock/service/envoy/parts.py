@@ -9,11 +9,9 @@ parts.source.start()                                              # follows its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from penstock.clock import Micros, SystemClock
-from penstock.events import Hook, nobody
 from penstock.service.deciding import BUDGET, Decider
 from penstock.service.envoy.by_rules import ByRules
 from penstock.service.envoy.counts import Counts
@@ -21,7 +19,6 @@ from penstock.service.envoy.health import HealthCheck
 from penstock.service.envoy.http import HEALTHCHECK, JSON_PATH, HealthPage, Json
 from penstock.service.envoy.limiting import ShouldRateLimit
 from penstock.service.envoy.planning import Conduct
-from penstock.service.envoy.reading import Options
 from penstock.service.envoy.source import ConfigSource
 from penstock.service.grpc import Method
 from penstock.service.observing import Observer
@@ -34,13 +31,11 @@ class Parts(NamedTuple):
 
     - `methods`: of gRPC; for `Grpc`.
     - `handlers`: by path; for `Routes`.
-    - `source`: the configuration, to be started and closed; None where Penstock's own rules are in force.
-    - `counts`: hits by limit, for whoever exports them; None likewise.
+    - `counts`: hits by limit, for whoever exports them; None where Penstock's own rules are in force.
     """
 
     methods: tuple[Method, ...]
     handlers: Mapping[bytes, Handler]
-    source: ConfigSource | None = None
     counts: Counts | None = None
 
     @property
@@ -50,22 +45,20 @@ class Parts(NamedTuple):
 
 
 def configured(
-    folder: str | Path,
+    source: ConfigSource,
     runner: Runner,
     *,
     ready: Callable[[], bool],
-    options: Options = Options(),  # noqa: B008
     conduct: Conduct = Conduct(),  # noqa: B008
     observer: Observer | None = None,
-    hook: Hook = nobody,
     budget: Micros = BUDGET,
     time_ns: Callable[[], int] = SystemClock.time_ns,
 ) -> Parts:
-    """The service by a configuration of envoyproxy/ratelimit. Raises `InvalidRules` if that cannot be used."""
-    source = ConfigSource(folder, options, hook=hook)
+    """The service by a configuration of envoyproxy/ratelimit."""
+    options = source.options
     conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
     method = ShouldRateLimit(source, runner, conduct, observer=observer, budget=budget, time_ns=time_ns)
-    return Parts((method, HealthCheck(ready)), _handlers(method, ready), source, method.counts)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), method.counts)
 
 
 def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:

@@ -35,7 +35,7 @@ class ConfigSource(RuleSource[Config]):
         hook: Hook = nobody,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options
+        self.options = options
         self._files: list[File] = []
         super().__init__(path, lambda _: Config({}), every=every, hook=hook, clock=clock)
 
@@ -48,7 +48,7 @@ class ConfigSource(RuleSource[Config]):
     def _made(self, content: bytes) -> Config:
         if not self._files:
             raise InvalidRules([Fault(self.path.name, 0, "", "", "no file in it", "files that end in .yaml")])
-        return read(self._files, self._options)
+        return read(self._files, self.options)
 
 
 def read_files(path: Path) -> list[File]:
