@@ -98,6 +98,20 @@ def _soon(condition: Any) -> None:
     raise AssertionError("not soon")
 
 
+@pytest.mark.parametrize(
+    ("dialect", "told"), [("x-seconds", {"x-ratelimit-limit": "1", "x-ratelimit-remaining": "0"}), ("none", {})]
+)
+def test_a_refused_call_is_told_in_the_dialect_that_was_chosen(dialect: str, told: dict[str, str]) -> None:
+    options = {"limiter": Limiter(clock=ManualClock()), "quota": "1/minute gcra", "dialect": dialect}
+    with _serving(Shop(), **options) as channel:
+        assert _get(channel) == Code.OK
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/shop.Orders/Get")(b"", timeout=60)
+    metadata = dict(caught.value.trailing_metadata())
+    assert metadata["retry-after"] == "60"
+    assert {name: value for name, value in metadata.items() if "ratelimit" in name and "reset" not in name} == told
+
+
 def test_a_refused_call_says_why_and_when_to_come_back() -> None:
     with _serving(Shop(), limiter=Limiter(), quota="1/minute fixed_window name api") as channel:
         assert _get(channel) == Code.OK
