@@ -145,10 +145,18 @@ def _joined(view: Any) -> Called:
     """
     if hasattr(view, "view_class"):
         return _names.join(view, view.view_class, name_of(view.view_class))
-    instance = getattr(getattr(view, "func", None), "__self__", None)
-    if instance is None:
-        return _names.join(view)
-    return _names.join(view, type(instance), f"{name_of(type(instance))}.{view.__name__}")
+    owner = _owner(view)
+    return _names.join(view) if owner is None else _names.join(view, owner, f"{name_of(owner)}.{view.__name__}")
+
+
+def _owner(method: Any) -> type | None:
+    """The class of whose instance this is a method, as `method_decorator` hands it out, decorated or not."""
+    while method is not None:
+        instance = getattr(getattr(method, "func", None), "__self__", None)
+        if instance is not None:
+            return type(instance)
+        method = getattr(method, "__wrapped__", None)
+    return None
 
 
 def exempt(view: V) -> V:

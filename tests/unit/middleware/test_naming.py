@@ -169,6 +169,15 @@ class Left(Orders): ...
 class Right(Orders): ...
 
 
+@method_decorator([rate_limit(limiter=limiter, quota=f"{limit}/hour") for limit in (9, 5)], name="dispatch")
+class Both(Orders): ...
+
+
+@method_decorator(rate_limit(limiter=limiter, quota="5/hour"), name="dispatch")
+@method_decorator(rate_limit(limiter=limiter, quota="9/hour"), name="dispatch")
+class Stacked(Orders): ...
+
+
 def once(view: Any) -> Any:
     return rate_limit(limiter=limiter, quota="1/hour")(view)
 
@@ -194,6 +203,12 @@ def test_in_django_views_of_one_name_and_classes_of_views_count_apart() -> None:
     names = ["a", "b", "orders", "users", "left", "right"]
     assert [status(name) for name in names] == [200] * 6
     assert [status(name) for name in [*names, "old-orders"]] == [429] * 7
+
+
+def test_in_django_limits_of_one_class_count_apart() -> None:
+    for view in (Both.as_view(), Stacked.as_view()):
+        told = view(RequestFactory().get("/"))["RateLimit"]
+        assert (told.count(";r="), told.count(";r=8"), told.count(";r=4")) == (2, 1, 1)
 
 
 def test_in_django_limits_of_one_view_count_apart() -> None:
