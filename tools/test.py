@@ -43,6 +43,9 @@ BRIEF = ("unit + property",)
 # Tests that mostly wait for servers: more at once, by so many for each core, keep the cores busy.
 WAITING = {"rig": 1.0, "redis": 1.0, "integration": 0.5, "service": 1.0}
 
+# Every worker, and every process that a test starts, would compile all modules anew.
+UNWANTED = ("PYTHONDONTWRITEBYTECODE",)
+
 TIERS = {
     "unit + property": ("tests/unit", "tests/property"),
     "conformance": ("tests/conformance",),
@@ -111,7 +114,8 @@ class Result:
 
 def run(*command: str, **environment: str) -> int:
     sys.stdout.flush()
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
+    done = subprocess.run(command, cwd=ROOT, env=inherited | environment, stdin=subprocess.DEVNULL, check=False)
     return done.returncode
 
 

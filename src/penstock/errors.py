@@ -59,7 +59,12 @@ class InvalidCost(InvalidInput):
 
 
 class CostExceedsLimit(InvalidCost):
-    """A cost that can never be admitted, however long the caller waits."""
+    """A cost that can never be admitted, however long the caller waits: `cost` units where at most `most` could be."""
+
+    def __init__(self, message: str, cost: int = 0, most: int = 0) -> None:
+        super().__init__(message)
+        self.cost = cost
+        self.most = most
 
 
 class InvalidRequest(InvalidInput):

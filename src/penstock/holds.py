@@ -73,10 +73,14 @@ class Hold(Granted):
 
     def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        if self._ended is not None:
-            self._ended.set()
+        self._let_go()
         if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
             self._limiter.release(self.verdict)
+
+    def _let_go(self) -> None:
+        """Renew it no longer."""
+        if self._ended is not None:
+            self._ended.set()
 
     def __enter__(self) -> Self:
         if not self.verdict[0][0]:
@@ -129,10 +133,14 @@ class AsyncHold(Granted):
 
     async def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._let_go()
         if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
             await self._limiter.release(self.verdict)
+
+    def _let_go(self) -> None:
+        """Renew it no longer."""
+        if self._keeper is not None:
+            self._keeper.cancel()
 
     async def __aenter__(self) -> Self:
         self._check()

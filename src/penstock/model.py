@@ -340,10 +340,15 @@ Outcome: TypeAlias = Verdict | Amended | Failed
 
 def check_cost(cost: int, quota: Quota, *, least: int = 1) -> int:
     """`cost` itself, if it is a whole number that `quota` could ever admit."""
-    check_units("cost", cost, least=least)
-    if cost > quota.capacity:
+    return check_fits(check_units("cost", cost, least=least), quota)
+
+
+def check_fits(cost: int, quota: Quota) -> int:
+    """`cost` itself, if `quota` could ever admit it."""
+    most = quota.capacity
+    if cost > most:
         raise CostExceedsLimit(
-            f"cost {shown(cost)}: {quota} admits at most {quota.capacity} at once, however long one waits"
+            f"cost {shown(cost)}: {quota} admits at most {most} at once, however long one waits", cost, most
         )
     return cost
 

@@ -223,6 +223,7 @@ def _sustained(quota: Quota) -> float:
     return admitted / (quota.limit * (periods - left_out))
 
 
+@pytest.mark.untraced
 def test_the_sustained_rates_are_what_is_measured() -> None:
     (rows,) = _tables(_text(DOCS / "choosing.md"), "| limit | sliding_window | rolling_window | gcra |")
     for limit, *cells in rows:
@@ -261,6 +262,7 @@ def _accuracy(limit: int, load: float, *, requests: int = 50_000, seed: int = 1)
     return Accuracy(admitted / admitted_by_log - 1, error / requests / limit, most / limit)
 
 
+@pytest.mark.untraced
 def test_the_accuracy_of_sliding_window_is_what_is_measured() -> None:
     header = "| limit | load | admitted, compared with the log | mean error of the estimate | most in any period |"
     (rows,) = _tables(_text(DOCS / "choosing.md"), header)

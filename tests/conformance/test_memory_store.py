@@ -5,6 +5,8 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.stores import AsyncMemoryStore, AsyncStore, MemoryStore, Store
 from penstock.testing import AsyncStoreConformance, StoreConformance
+from penstock.testing.conformance import AsyncHistoryConformance
+from tests.integration.redis_support import is_full
 
 pytestmark = pytest.mark.untraced  # unit tests show which lines of the store are run
 
@@ -14,10 +16,18 @@ class TestMemoryStore(StoreConformance):
         return MemoryStore(clock=clock)
 
 
-class TestAsyncMemoryStore(AsyncStoreConformance):
+class Awaited:
     """The same counters, awaited."""
 
     share_of_histories = 0.05
 
     def make_async_store(self, clock: ManualClock) -> AsyncStore:
         return AsyncMemoryStore(MemoryStore(clock=clock))
+
+
+class TestAsyncMemoryStore(Awaited, AsyncHistoryConformance): ...
+
+
+if is_full():
+
+    class TestExamplesAwaited(Awaited, AsyncStoreConformance): ...

@@ -24,6 +24,7 @@ from penstock.stores.redis.store import AsyncRedisStore, OnServer, RedisStore
 from penstock.stores.redis.talk import Talk
 from penstock.testing import AsyncStoreConformance, StoreConformance
 from penstock.testing.clusters import Cluster
+from penstock.testing.conformance import HistoryConformance
 from penstock.testing.sentinels import SentinelSet
 from tests.integration.redis_support import is_full
 
@@ -111,22 +112,23 @@ class AsyncLent:
         return AsyncBorrowing(self.lender, self.url, clock)
 
 
-class TestOnSentinels(Lent, StoreConformance):
+class OnSentinels:
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def on_sentinels(cls, running_sentinel_sets: dict[str, SentinelSet]) -> Iterator[None]:
-        with cls.lend(running_sentinel_sets["valkey"].url):
+        with cls.lend(running_sentinel_sets["valkey"].url):  # type: ignore[attr-defined]
             yield
 
 
-if is_full():  # Sentinels only say whom to ask: once that is known, it is a single server that tasks ask in every run
+class TestOnSentinels(OnSentinels, Lent, HistoryConformance):
+    """Sentinels only say whom to ask: once that is known, it is a single server, as the examples ask in every run."""
 
-    class TestOnSentinelsAwaited(AsyncLent, AsyncStoreConformance):
-        @pytest.fixture(scope="class", autouse=True)
-        @classmethod
-        def on_sentinels(cls, running_sentinel_sets: dict[str, SentinelSet]) -> Iterator[None]:
-            with cls.lend(running_sentinel_sets["valkey"].url):
-                yield
+
+if is_full():
+
+    class TestExamplesOnSentinels(OnSentinels, Lent, StoreConformance): ...
+
+    class TestOnSentinelsAwaited(OnSentinels, AsyncLent, AsyncStoreConformance): ...
 
 
 class TestOnCluster(Lent, StoreConformance):

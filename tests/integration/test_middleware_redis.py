@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from penstock import AsyncLimiter
 from penstock.middleware.asgi import RateLimitMiddleware, Receive, Scope, Send
+from penstock.middleware.gate import unless_server_error
 from penstock.stores.redis.store import AsyncRedisStore
 from penstock.testing.servers import Server
-from tests.integration.redis_support import PATIENT
+from tests.integration.redis_support import LONG, PATIENT, opened_async
+from tests.unit.middleware.adapters import AWAITING
 from tests.unit.middleware.asgi_support import Response, answering, get, http_scope, nothing_more
 
 QUOTAS = ["5 concurrent ttl 1h", "40/365 days fixed_window"]
@@ -57,3 +62,24 @@ async def test_middlewares_that_share_a_server_share_a_limit_and_leave_no_place_
     for limiter, store in zip(limiters, stores, strict=True):
         await limiter.close()
         await store.close()
+
+
+@pytest.mark.parametrize(("name", "adapter"), AWAITING.items(), ids=AWAITING)
+async def test_in_every_framework_places_on_a_server_come_back(
+    name: str, adapter: Any, running_servers: dict[str, Server]
+) -> None:
+    async with opened_async(running_servers["valkey"].url) as store:
+        limiter = AsyncLimiter(store, on_failure="raise")
+        quota = [f"2 concurrent ttl 1h name {name}", f"5/{LONG} fixed_window name {name}"]
+        key = "ip=127.0.0.1" if name in ("aiohttp", "django") else ME
+        whose = ("all", key) if name == "fastapi" else key
+        async with adapter(limiter=limiter, quota=quota, charge=unless_server_error) as get:
+            answers = [(await get(path))[0] for path in ("/", "/fails", "/")]
+            together = await asyncio.gather(*[get("/") for _ in range(6)])
+            passed = [status for status, _ in together].count(200)
+            left = (await limiter.peek(whose, quota, 0)).decisions
+        await limiter.close()
+    assert answers == [200, 500, 200]
+    assert 1 <= passed <= 3
+    assert {status for status, _ in together} <= {200, 429}
+    assert [decision.remaining for decision in left] == [2, 3 - passed]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from penstock.clock import monotonic
 from penstock.model import Acquire, Amend, Amended, Outcome, Verdict
+from penstock.stores.redis import async_link
+from penstock.stores.redis.dialing import dial_async
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing.faults import FaultProxy, Flow
 from penstock.testing.fixtures import Keyspace
@@ -86,7 +90,7 @@ async def test_tasks_notice_nothing_of_scripts_that_are_flushed(keyspace: Keyspa
     history = CallHistory()
     async with opened_async(keyspace.server.url, prefix=keyspace.prefix) as store:
         with Flushing(keyspace.server) as flushing:
-            while flushing.flushes < count(10, 100):
+            while flushing.flushes < count(10, 100) or len(history.calls) < 1_200:
                 await hammer(store, history, f"1000/{LONG}", tasks=64, each=4)
     assert not {call.outcome for call in history.calls} & {"failed", "unknown"}
     check_exactly(history, f"1000/{LONG}")
@@ -349,6 +353,36 @@ async def test_closing_tells_callers_who_wait_for_a_connection(keyspace: Keyspac
         for (outcome,) in await asyncio.gather(*callers):
             assert failed(outcome).charged == "no"
         assert len(asyncio.all_tasks()) == 1
+
+
+async def test_closing_ends_a_connector_that_swallows_a_cancellation(
+    monkeypatch: pytest.MonkeyPatch, keyspace: Keyspace
+) -> None:
+    """As `asyncio.wait_for` of Python 3.11 can, by which redis-py sends."""
+    connecting = asyncio.Event()
+    dialed: list[asyncio.StreamWriter] = []
+
+    async def stubborn(*arguments: Any) -> asyncio.StreamWriter:
+        connecting.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if dialed:
+            await asyncio.Event().wait()
+        dialed.append(await dial_async(*arguments))
+        return dialed[0]
+
+    monkeypatch.setattr(async_link, "dial_async", stubborn)
+    for _ in range(2):
+        store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, deadline=30, secret="of these tests")
+        caller = asyncio.ensure_future(store.run([acquire(QUOTA)]))
+        await connecting.wait()
+        connecting.clear()
+        async with asyncio.timeout(20):
+            await store.close()
+            (outcome,) = await caller
+        assert failed(outcome).charged == "no"
+        assert len(asyncio.all_tasks()) == 1
+    assert dialed[0].transport.is_closing()
 
 
 def test_closing_lets_threads_finish_and_tells_those_who_wait(proxy: FaultProxy, keyspace: Keyspace) -> None:

@@ -15,7 +15,7 @@ from penstock.stores.redis.sentinels import OfSentinels
 from penstock.stores.redis.settings import Node
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing.faults import FaultProxy
-from penstock.testing.processes import wait_until
+from penstock.testing.processes import DEADLINE, wait_until
 from penstock.testing.sentinels import SentinelSet
 from penstock.testing.topologies import insist
 from tests.integration.redis_support import PATIENT, decided, failed, opened
@@ -102,15 +102,19 @@ def test_however_many_callers_fail_looks_are_bounded(own: SentinelSet) -> None:
 
         work(0.3)
         primary = own.primary
-        assert clients(primary, "threads") <= 3
-        assert clients(primary, "tasks") <= 4
+        # A server sees late that somebody has hung up, so what it counts comes down to the bound.
+        wait_until(lambda: clients(primary, "threads") <= 3 and clients(primary, "tasks") <= 4, "few connections")
         primary.freeze()
+        looks = seconds = 0.0
         try:
-            looks, seconds = work(3.0)
+            while looks < 2:
+                assert seconds < DEADLINE, "somebody looks, if not at once"
+                more, took = work(3.0)
+                looks, seconds = looks + more, seconds + took
         finally:
             primary.thaw()
-        assert 2 <= looks <= 2 * (seconds + 2), "two stores, each of which looks once a second"
-        assert proxy.counts().open <= 2 * 2, "each has a connection to ask, and one to listen"
+        assert looks <= 2 * (seconds + 2), "two stores, each of which looks once a second"
+        proxy.when(lambda counts: counts.open <= 2 * 2)  # each has a connection to ask, and one to listen
         threads.close()
         asyncio.run(tasks.close())
         proxy.when(lambda counts: counts.open == 0)

@@ -394,6 +394,7 @@ class TestWhatTheStoreIsTold:
             assert len(fleet.layers[0].unreported) == left
         assert fleet.layers[0].unreported.lost == 4
 
+    @pytest.mark.untraced
     def test_memory_is_bounded_and_what_had_no_room_is_counted(self) -> None:
         fleet = Fleet(max_keys=4_096)
         fleet.settle_in()

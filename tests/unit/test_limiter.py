@@ -306,6 +306,7 @@ def history(limiter: Calls, clock: ManualClock, seed: int) -> list[Verdict]:
     return verdicts
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("seed", range(5))
 def test_every_way_to_the_store_gives_the_same_verdicts(seed: int) -> None:
     clocks = {kind: ManualClock() for kind in KINDS}
@@ -338,6 +339,7 @@ def test_a_text_is_read_once(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> N
     assert read == ["10/minute", "10/minute", "20/hour"]
 
 
+@pytest.mark.untraced
 def test_texts_without_end_do_not_fill_the_memory(calls: Calls) -> None:
     for limit in range(1, MAX_REMEMBERED + 100):
         calls.acquire("alice", f"{limit}/hour")

@@ -209,7 +209,7 @@ def test_a_hook_that_blocks_holds_up_one_caller_not_all() -> None:
     held_up = threading.Event()
 
     def hook(event: object) -> None:
-        held_up.wait(10)
+        held_up.wait(60)
 
     guard = Guard("here", Limits(failures=1), 10, hook)
     failed = not_sent("gone", "here")
@@ -217,10 +217,9 @@ def test_a_hook_that_blocks_holds_up_one_caller_not_all() -> None:
     teller.start()
     while not guard.shut:
         time.sleep(0.001)
-    began = time.monotonic()
     assert guard.admit(0.0) is not None
     assert guard.admit(monotonic() + 10) is None
-    assert time.monotonic() - began < 5
+    assert teller.is_alive()  # while it is held up
     held_up.set()
     teller.join()
 

@@ -9,6 +9,8 @@ from penstock import ManualClock
 from penstock.shedding import Admission, InFlight, Shedder
 from tests.unit.overload import WORKERS, Door, Server, turns
 
+pytestmark = pytest.mark.untraced  # a minute of traffic runs the same lines again and again
+
 CALM = {"critical": 0.15, "high": 0.1, "normal": 0.15, "low": 0.1}
 STORM = {"critical": 0.2, "high": 0.3, "normal": 0.6, "low": 1.5}  # 2.6 times what it can do
 PLACES = 2 * WORKERS  # as many wait as are served

@@ -28,7 +28,7 @@ NEED_AN_EXTRA = (
     "penstock.observability.",
     "penstock.service.",
     *(f"penstock.middleware.{framework}" for framework in ("aiohttp", "django", "drf", "fastapi", "flask", "grpc")),
-    *(f"penstock.middleware.{framework}" for framework in ("quart", "starlette")),
+    *(f"penstock.middleware.{framework}" for framework in ("litestar", "quart", "starlette")),
     *(f"penstock.rules.{module}" for module in ("document", "model", "parsing", "reload", "schema")),
 )
 

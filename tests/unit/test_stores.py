@@ -72,11 +72,12 @@ def test_the_clock_is_handed_to_the_store() -> None:
     assert [store.clock for store in stores if isinstance(store, InProcess)] == [clock, clock]
 
 
+@pytest.mark.untraced
 def test_the_urls_bound_is_the_stores() -> None:
     store = open_store("memory://?max_keys=4096", ManualClock())
     assert isinstance(store, MemoryStore)
     limiter = Limiter(store)
-    for number in range(20_000):
+    for number in range(10_000):
         limiter.acquire(f"key {number}", "10/minute")
     assert store.counters <= 4_096
 

@@ -129,6 +129,8 @@ class AsgiVisit(Visit[AsyncPassage]):
 
     status = 0
     """Of the response, as soon as it has begun."""
+    unnamed = 0
+    """How many limits were asked that are called after the handler."""
 
     # On the class, not in slots: most visits never change them, so most are made without.
     _follows_up = False

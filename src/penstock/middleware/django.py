@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -27,8 +27,10 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from penstock.enforcer import AsyncEnforcer
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
+from penstock.holds import Hold
 from penstock.limiter import AsyncLimiter
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.naming import Called, Names, name_of
 from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
 from penstock.middleware.visits import LISTS, Visit, raised_refusal
 from penstock.middleware.wsgi import WSGIRequest
@@ -42,11 +44,15 @@ _EXEMPT = "penstock_exempt"
 _MATCH = "_penstock_match"
 _GONE = "_penstock_gone"
 
+_names = Names()
+
 
 class DjangoRequest(WSGIRequest):
     """What Django tells of a request."""
 
     __slots__ = ()
+
+    not_yet = (SynchronousOnlyOperation,)
 
     @property
     def environ(self) -> WSGIEnvironment:
@@ -59,8 +65,7 @@ class DjangoRequest(WSGIRequest):
         return self.native.path  # type: ignore[no-any-return]
 
     def route(self) -> str | None:
-        match = _match(self.native)
-        return None if match is None else match.route
+        return _route(self.native)
 
     def user(self) -> Any:
         """The primary key of who is logged in."""
@@ -100,26 +105,58 @@ class RateLimitMiddleware:
 
 
 def rate_limit(**options: Unpack[Options]) -> Callable[[V], V]:
-    """Decorate a view with a limit of its own, counted apart by the view's name unless `name` says otherwise."""
+    """Decorate a view with a limit of its own, counted apart by the view's name unless `name` says otherwise.
+
+    Views of the same name are told apart by their routes.
+    """
+    guard = _Guard(options)
+    unnamed = "name" not in options and "enforcer" not in options
 
     def decorate(view: V) -> V:
-        named: dict[str, Any] = {} if "enforcer" in options else {"name": f"{view.__module__}.{view.__qualname__}"}
-        guard = _Guard(cast("Options", named | options))
+        called = _joined(view) if unnamed else None
+
+        def name(request: HttpRequest) -> str | None:
+            return called and called(partial(_route, request))
+
         if iscoroutinefunction(view):
 
             @wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                return await guard.respond_async(request, lambda request: view(request, *args, **kwargs))
+                return await guard.respond_async(request, lambda request: view(request, *args, **kwargs), name(request))
 
-            return cast("V", limited_async)
+            limited: Any = limited_async
+        else:
 
-        @wraps(view)
-        def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            return guard.respond(request, lambda request: view(request, *args, **kwargs))
+            @wraps(view)
+            def limited_blocking(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                return guard.respond(request, lambda request: view(request, *args, **kwargs), name(request))
 
+            limited = limited_blocking
+        if unnamed:
+            _names.mark(limited)
         return cast("V", limited)
 
     return decorate
+
+
+def _joined(view: Any) -> Called:
+    """What a limit of this view is called. A view that a class makes is the class's, and so is one of its methods,
+    which `method_decorator` has decorated anew for each request.
+    """
+    if hasattr(view, "view_class"):
+        return _names.join(view, view.view_class, name_of(view.view_class))
+    owner = _owner(view)
+    return _names.join(view) if owner is None else _names.join(view, owner, f"{name_of(owner)}.{view.__name__}")
+
+
+def _owner(method: Any) -> type | None:
+    """The class of whose instance this is a method, as `method_decorator` hands it out, decorated or not."""
+    while method is not None:
+        instance = getattr(getattr(method, "func", None), "__self__", None)
+        if instance is not None:
+            return type(instance)
+        method = getattr(method, "__wrapped__", None)
+    return None
 
 
 def exempt(view: V) -> V:
@@ -135,8 +172,8 @@ class _Guard:
         waits = isinstance(options.get("limiter"), AsyncLimiter) or isinstance(options.get("enforcer"), AsyncEnforcer)
         self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
 
-    def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any]) -> Any:
-        passage = self._enter(request)
+    def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any], name: str | None = None) -> Any:
+        passage = self._enter(request, name)
         if passage is None:
             return view(request)
         if not passage:
@@ -159,8 +196,10 @@ class _Guard:
             _leave(passage, _status(request, response))
         return response
 
-    async def respond_async(self, request: HttpRequest, view: Callable[[HttpRequest], Awaitable[Any]]) -> Any:
-        passage = await self._enter_async(request)
+    async def respond_async(
+        self, request: HttpRequest, view: Callable[[HttpRequest], Awaitable[Any]], name: str | None = None
+    ) -> Any:
+        passage = await self._enter_async(request, name)
         if passage is None:
             return await view(request)
         if not passage:
@@ -183,23 +222,43 @@ class _Guard:
             await _leave_async(passage, _status(request, response))
         return response
 
-    def _enter(self, request: HttpRequest) -> AsyncPassage | Passage | None:
+    def _enter(self, request: HttpRequest, name: str | None) -> AsyncPassage | Passage | None:
         gate = self._gate
         if isinstance(gate, BlockingGate):
-            return gate.enter(DjangoRequest(request, gate.entries))
-        return async_to_sync(self._enter_async)(request)
+            return gate.enter(DjangoRequest(request, gate.entries), name=name)
+        passage: AsyncPassage | None = async_to_sync(self._ask)(gate, request, name, keep=False)
+        if passage and gate.renews:
+            passage.keep(Hold(cast("Any", _Blocking(gate.enforcer or gate.limiter)), passage.verdict))
+        return passage
 
-    async def _enter_async(self, request: HttpRequest) -> AsyncPassage | Passage | None:
-        gate, described = self._gate, DjangoRequest(request, self._gate.entries)
+    async def _enter_async(self, request: HttpRequest, name: str | None) -> AsyncPassage | Passage | None:
+        gate = self._gate
         if isinstance(gate, BlockingGate):
-            return await sync_to_async(gate.enter, thread_sensitive=False)(described)
+            enter = sync_to_async(gate.enter, thread_sensitive=False)
+            return await enter(DjangoRequest(request, gate.entries), name=name)
+        return await self._ask(gate, request, name)
+
+    async def _ask(
+        self, gate: AsyncGate, request: HttpRequest, name: str | None, *, keep: bool = True
+    ) -> AsyncPassage | None:
+        described = DjangoRequest(request, gate.entries)
         try:
-            return await gate.enter(described)
+            return await gate.enter(described, name=name, keep=keep)
         except SynchronousOnlyOperation:  # the user is asked for, and must be fetched; nothing is charged yet
             if not hasattr(request, "auser"):
                 raise
             await request.auser()
-            return await gate.enter(described)
+            return await gate.enter(described, name=name, keep=keep)
+
+
+class _Blocking:
+    """Who renews places from a thread of its own: the event loop in which they were granted ran for that long only."""
+
+    def __init__(self, asked: AsyncLimiter | AsyncEnforcer) -> None:
+        self._asked = asked
+
+    def renew(self, verdict: Any) -> bool:
+        return asyncio.run(self._asked.renew(verdict))
 
 
 class _Stream:
@@ -297,6 +356,11 @@ def _match(request: HttpRequest) -> ResolverMatch | None:
         match = None
     setattr(request, _MATCH, match)
     return match
+
+
+def _route(request: HttpRequest) -> str | None:
+    match = _match(request)
+    return None if match is None else match.route
 
 
 def _status(request: HttpRequest, response: Any) -> int:

@@ -6,9 +6,10 @@
     @limit.on("10/second")                                              # or a decorator, below the route's
 
 Both count each handler apart, unless several are given the same `name`; a router or application may have them as
-dependencies too. They run when the route is known, so keys and rules can tell routes apart for nothing. A refusal is
-raised, and answered by a middleware that `RateLimit` adds to the application; it also adds the headers, and ends what
-was begun when the response is done. One limit for the whole application is the middleware alone:
+dependencies too. Several limits of one handler are as many counters. They run when the route is known, so keys and
+rules can tell routes apart for nothing. A refusal is raised, and answered by a middleware that `RateLimit` adds to the
+application; it also adds the headers, and ends what was begun when the response is done. One limit for the whole
+application is the middleware alone:
 
     app.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="1000/minute")
 """
@@ -16,8 +17,8 @@ was begun when the response is done. One limit for the whole application is the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import lru_cache, wraps
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import fastapi.routing
@@ -29,8 +30,9 @@ from penstock.errors import InvalidOption
 from penstock.front import QuotaLike, is_coroutine_function
 from penstock.limiter import AsyncLimiter
 from penstock.middleware import asgi, starlette
-from penstock.middleware.asgi import App, AsgiRequest, Refused, Scope
+from penstock.middleware.asgi import App, AsgiRequest, AsgiVisit, Refused, Scope
 from penstock.middleware.gate import Options
+from penstock.middleware.naming import name_of
 from penstock.middleware.passing import AsyncGate
 from penstock.middleware.starlette import visit_of
 from penstock.model import Verdict
@@ -88,7 +90,8 @@ class Limit:
 
     def __init__(self, options: Options) -> None:
         self._gate = AsyncGate(options)
-        self._names = "name" not in options and "enforcer" not in options
+        self._unnamed = "name" not in options and "enforcer" not in options
+        self._names: dict[Any, str] = {}  # of the handlers that it has seen
 
     async def __call__(self, connection: HTTPConnection) -> Verdict | None:
         scope = connection.scope
@@ -97,7 +100,7 @@ class Limit:
             raise InvalidOption("limit: a request that did not come through its application (expected RateLimit(app))")
         websocket = scope["type"] == "websocket"
         request = AsgiRequest(scope, self._gate.entries, route_of, "WEBSOCKET" if websocket else None)
-        name = _name_of(scope.get("endpoint")) if self._names else None
+        name = self._name(scope, visit) if self._unnamed else None
         passage = await self._gate.enter(request, lasting=websocket, name=name)
         if passage is None:
             return None
@@ -106,10 +109,19 @@ class Limit:
         visit.grant(passage)
         return passage.verdict
 
+    def _name(self, scope: Scope, visit: AsgiVisit) -> str:
+        """What is counted: the handler; where it has several limits without a name, they are numbered."""
+        handler = scope.get("endpoint")
+        name = self._names.get(handler)
+        if name is None:
+            name = self._names[handler] = _called(handler, scope)
+        visit.unnamed += 1
+        return name if visit.unnamed == 1 else f"{name} {visit.unnamed}"
+
     def decorate(self, handler: Callable[P, R]) -> Callable[P, R]:
         """The handler with one dependency more, which it does not see."""
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-            raise InvalidOption(f"{_name_of(handler)}: a generator (expected the limit as a dependency of its route)")
+            raise InvalidOption(f"{name_of(handler)}: a generator (expected the limit as a dependency of its route)")
         signature = inspect.signature(handler)
         dependency = inspect.Parameter(_PARAMETER, inspect.Parameter.KEYWORD_ONLY, default=Depends(self))
         if is_coroutine_function(handler):
@@ -138,8 +150,27 @@ def _with(signature: inspect.Signature, parameter: inspect.Parameter) -> list[in
     return [*parameters[:at], parameter, *parameters[at:]]
 
 
-@lru_cache(maxsize=4_096)  # of handlers, of which there are as many as somebody has written
-def _name_of(handler: Any) -> str:
-    """What tells handlers apart, in every process alike."""
-    named = handler if hasattr(handler, "__qualname__") else type(handler)
-    return f"{named.__module__}.{named.__qualname__}"
+def _called(handler: Any, scope: Scope) -> str:
+    """What tells a handler apart, in every process alike: its module and name; where it shares them with another, as
+    those that a factory makes, also the first route that leads to it.
+    """
+    name = name_of(handler)
+    twins = [
+        (endpoint, path)
+        for endpoint, path in _handlers(getattr(scope.get("app"), "routes", ()))
+        if name_of(endpoint) == name
+    ]
+    if all(endpoint is handler for endpoint, _ in twins):
+        return name
+    return next((f"{name} {path}" for endpoint, path in twins if endpoint is handler), f"{name} {route_of(scope)}")
+
+
+def _handlers(routes: Iterable[Any], before: str = "") -> Iterator[tuple[Any, str]]:
+    """The handlers of all routes, with the template and the methods that lead to each."""
+    for route in _spread(routes):
+        path = before + (getattr(route, "path", None) or "")
+        endpoint = getattr(route, "endpoint", None)
+        if endpoint is not None:
+            methods = ",".join(sorted(getattr(route, "methods", None) or ()))
+            yield endpoint, f"{methods} {path}"
+        yield from _handlers(getattr(route, "routes", None) or (), path)

@@ -26,6 +26,7 @@ import flask
 from penstock.errors import InvalidOption, RateLimited
 from penstock.front import QuotaLike
 from penstock.middleware.gate import Options
+from penstock.middleware.naming import Names
 from penstock.middleware.passing import BlockingGate, Passage
 from penstock.middleware.visits import Visit, raised_refusal
 from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
@@ -59,6 +60,7 @@ class RateLimit:
 
     def __init__(self, app: flask.Flask | None = None, **options: Unpack[Options]) -> None:
         self._options = options
+        self._names = Names()
         only_views = "limiter" in options and "quota" not in options
         self._gate = None if only_views else BlockingGate(options)
         if app is not None:
@@ -81,30 +83,32 @@ class RateLimit:
     def on(self, quota: QuotaLike, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a view with a limit of its own, beside the one for all views.
 
-        It is counted apart from others, by the function's name unless `name` says otherwise. How clients are known and
-        what they are told is as for all views.
+        It is counted apart from others, by the function's name unless `name` says otherwise; functions of the same name
+        are told apart by their endpoints. How clients are known and what they are told is as for all views.
         """
+        gate = BlockingGate(self._for_view(quota, options))
 
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
-            gate = BlockingGate(self._for_view(view, quota, options))
+            called = None if "name" in options else self._names.join(view)
 
             @wraps(view)
             def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                refusal = _enter(gate)
+                refusal = _enter(gate, called and called(_endpoint))
                 if refusal is not None:
                     return cast("R", refusal)
                 return cast("R", flask.current_app.ensure_sync(view)(*args, **kwargs))
 
+            if called is not None:
+                self._names.mark(limited)
             return limited
 
         return decorate
 
-    def _for_view(self, view: Callable[..., Any], quota: QuotaLike, own: Options) -> Options:
+    def _for_view(self, quota: QuotaLike, own: Options) -> Options:
         shared = {name: value for name, value in self._options.items() if name not in _FOR_ALL_VIEWS}
         if "enforcer" in self._options:
             shared["limiter"] = self._options["enforcer"]._limiter
-        named = {"quota": quota, "name": f"{view.__module__}.{view.__qualname__}"}
-        return cast("Options", {**shared, **named, **own})
+        return cast("Options", {**shared, "quota": quota, **own})
 
     def _before_view(self) -> flask.Response | None:
         if self._gate is None or getattr(_view(), _EXEMPT, False):
@@ -120,6 +124,10 @@ def visit() -> Visit[Passage]:
     return known
 
 
+def _endpoint() -> str | None:
+    return flask.request.endpoint
+
+
 def _view() -> Any:
     return flask.current_app.view_functions.get(flask.request.endpoint or "")
 
@@ -130,11 +138,11 @@ def _answered(raised: RateLimited) -> flask.Response:
     return flask.Response(body, status, headers)
 
 
-def _enter(gate: BlockingGate) -> flask.Response | None:
+def _enter(gate: BlockingGate, name: str | None = None) -> flask.Response | None:
     """Charge the current request; the response if it is refused."""
     native = flask.request._get_current_object()  # type: ignore[attr-defined]
     passages = visit().passages
-    entered = gate.enter(FlaskRequest(native, gate.entries))
+    entered = gate.enter(FlaskRequest(native, gate.entries), name=name)
     if entered is None or entered:
         passages += () if entered is None else (entered,)
         return None

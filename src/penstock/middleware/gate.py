@@ -21,18 +21,19 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from operator import methodcaller
+from traceback import format_tb
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidOption, shown
-from penstock.front import QuotaLike
+from penstock.errors import CostExceedsLimit, InvalidOption, shown
+from penstock.front import QuotaLike, is_coroutine_function
 from penstock.headers import PROBLEM_JSON, TOO_MANY, Header, HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.identity import TrustedProxies
 from penstock.middleware.request import Entry, Request
 from penstock.middleware.workers import warn_if_several
-from penstock.model import Key, Verdict
-from penstock.quota import CONCURRENCY
+from penstock.model import Key, Verdict, check_fits
+from penstock.quota import CONCURRENCY, MAX_LIMIT
 from penstock.rules.entries import MAX_ADDRESS, key_part
 from penstock.ruling import Reason, Ruling, reason_of
 from penstock.stores import InProcess
@@ -62,7 +63,8 @@ class Options(TypedDict, total=False):
     - `key`, with a limiter: whose counter it is. Entries of the request, such as `"user | ip"` (the first that is
       present), a list of such, or a function. By default the client's address.
     - `name`, with a limiter: what is counted, if several middlewares count apart with equal quotas.
-    - `cost`: what a request costs, or a function.
+    - `cost`: what a request costs, or a function. What it says is charged as far as a quota could ever admit it, and
+      at least 1; if it raises, or says no whole number, that is logged and the request costs all there could be.
     - `charge`: which outcomes stay charged, a function of the response's status; the others are refunded.
     - `settle`: whether handlers say the true cost afterwards (`passage.cost = 1432`).
     - `exempt`: which requests pass without being asked, a function.
@@ -130,7 +132,9 @@ class Gate:
         self.in_process = isinstance(self.limiter.store, InProcess)
         self.settles = options.get("settle", False)
         self.renews = options.get("renew", False)
+        _check_functions(options)
         self._cost = _checked_cost(options.get("cost", 1))
+        self._most = self._most_at_once()
         self._charge = options.get("charge")
         self._exempt = options.get("exempt")
         self._writer = HeaderWriter(options.get("dialect", "ietf"), hidden=options.get("hidden", ()))
@@ -167,7 +171,8 @@ class Gate:
 
     def _all_entries(self, options: Options) -> dict[str, Entry]:
         api_key_header = options.get("api_key_header", API_KEY_HEADER).lower()
-        entries: dict[str, Entry] = {name: methodcaller(name) for name in ("method", "path", "route", "user")}
+        entries: dict[str, Entry] = {"method": _method}
+        entries |= {name: methodcaller(name) for name in ("path", "route", "user")}
         entries["api_key"] = methodcaller("header", api_key_header)
         entries["ip"] = self._address
         return entries | dict(options.get("entries", {}))
@@ -191,9 +196,45 @@ class Gate:
             return _remembered_by_peer(by_entries)
         return by_entries
 
+    def named_key(self, request: Request, name: str) -> Key:
+        """The key, where what is counted is known only now."""
+        key = self._key(request)
+        return (name, *key) if key.__class__ is tuple else (name, key)  # type: ignore[return-value]
+
     def cost(self, request: Request) -> int:
+        """What a request is charged: never nothing, and never an error, because clients may have a say in it."""
         cost = self._cost
-        return cost if cost.__class__ is int else cost(request)  # type: ignore[operator]
+        return cost if cost.__class__ is int else self._asked_cost(request)
+
+    def _asked_cost(self, request: Request) -> int:
+        try:
+            cost = self._cost(request)  # type: ignore[operator]
+        except request.not_yet:
+            raise
+        except Exception as error:
+            _fault("cost", error, "the request costs all there could be")
+            return self._most
+        if isinstance(cost, bool) or not isinstance(cost, int):
+            _log.error("cost: no whole number but %s, so the request costs all there could be", type(cost).__name__)
+            return self._most
+        return min(max(cost, 1), self._most)
+
+    def _most_at_once(self) -> int:
+        """What a request can cost at most; with an enforcer the rules that match will tell."""
+        if self.enforcer is not None:
+            return MAX_LIMIT
+        rates = [part for part in self.limiter._quotas(self.quota) if not part.flat]
+        if isinstance(self._cost, int):
+            for part in rates:
+                check_fits(self._cost, part)
+        return min([part.capacity for part in rates], default=MAX_LIMIT)
+
+    def fitting(self, cost: int, error: CostExceedsLimit) -> int:
+        """What to charge in place of a cost that is more than a rule could ever admit: all that it could."""
+        smaller = cost * error.most // error.cost
+        if not 1 <= smaller < cost:
+            raise error
+        return smaller
 
     # ------------------------------------------------------------ the answer
 
@@ -223,8 +264,8 @@ class Gate:
     def _stays_charged(self, status: int) -> bool:
         try:
             return self._charge is None or bool(self._charge(status))
-        except Exception:  # the response is made, and places must come back all the same
-            _log.exception("charge: raised an error, so the request stays charged")
+        except Exception as error:  # the response is made, and places must come back all the same
+            _fault("charge", error, "the request stays charged")
             return True
 
 
@@ -314,6 +355,28 @@ def _text(value: object) -> str:
     """What an entry is in a key: text that UTF-8 can carry, whatever a client sent."""
     text = value if isinstance(value, str) else str(value)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _method(request: Request) -> str | None:
+    """A request for the headers alone is one for the resource to every framework; so it is to rules, or it would slip
+    past them.
+    """
+    method = request.method()
+    return "GET" if method == "HEAD" else method
+
+
+def _fault(option: str, error: Exception, then: str) -> None:
+    """Log what a function among the options raised: its kind and place, not what it says, which may quote a key."""
+    where = "".join(format_tb(error.__traceback__))
+    _log.error("%s: raised %s, so %s:\n%s", option, type(error).__name__, then, where)
+
+
+def _check_functions(options: Options) -> None:
+    """Whatever is to be awaited would count as true, or as no number."""
+    for name in ("key", "cost", "charge", "exempt"):
+        function = options.get(name)
+        if callable(function) and is_coroutine_function(function):
+            raise InvalidOption(f"{name}: a coroutine function, which nobody awaits (expected a plain function)")
 
 
 def _checked_cost(cost: int | Callable[[Request], int]) -> int | Callable[[Request], int]:

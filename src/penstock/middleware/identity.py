@@ -10,7 +10,8 @@ knows whom. So the header is read from the right, and only as far as trusted pro
 | a number n | the n-th address from the right; the application must be reachable through the n proxies alone |
 | networks | the first from the right, the peer included, that is in none of them; if all are, the leftmost |
 
-`"unix"` in the list trusts who comes through a Unix socket, where the peer has no address.
+`"unix"` in the list trusts who comes through a Unix socket, where the peer has no address. Whoever is in a trusted
+network is believed in all that they say, so where everybody on the way is, the request began inside, with the leftmost.
 
 **In doubt it is the peer.** Where the header ends too early, has more than `MAX_HOPS` trusted addresses, or says
 something else than an address where one is looked for (`unknown`, `_hidden`, garbage), the answer is the peer's: then

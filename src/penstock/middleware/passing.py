@@ -21,13 +21,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidOption, StoreError
+from penstock.errors import CostExceedsLimit, InvalidOption, StoreError
 from penstock.headers import Header
 from penstock.holds import AsyncHold, Hold
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
 from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, Options, Refusal, holds_place
 from penstock.middleware.request import Request
-from penstock.model import Key, Verdict, check_units
+from penstock.model import Verdict, check_units
 from penstock.ruling import Ruling
 
 G = TypeVar("G", bound=Gate)
@@ -74,6 +74,12 @@ class _Passage:
         """The response to a request that may not pass."""
         return self.gate.refusal(self.verdict)
 
+    def keep(self, hold: Hold | AsyncHold) -> None:
+        """Renew the places that came with it, if any did, until it is left."""
+        if self and holds_place(self.verdict):
+            self._hold = hold
+            hold._keep()
+
     def _amends(self, status: int) -> Sequence[AmendStep]:
         """What is to be amended, the first time that somebody asks."""
         if self._left:
@@ -105,8 +111,8 @@ class Passage(_Passage):
 
     def leave(self, status: int) -> None:
         """The request is over."""
-        if self._hold is not None and self._hold._ended is not None:
-            self._hold._ended.set()
+        if self._hold is not None:
+            self._hold._let_go()
         self._do(self._amends(status))
 
     def _do(self, steps: Sequence[AmendStep]) -> None:
@@ -126,29 +132,40 @@ class BlockingGate(Gate):
 
     kinds = (Limiter, Enforcer)
 
-    def enter(self, request: Request) -> Passage | None:
-        """Charge a request. It comes back when it is its turn; None if it is exempt."""
+    def enter(self, request: Request, *, name: str | None = None) -> Passage | None:
+        """Charge a request. It comes back when it is its turn; None if it is exempt.
+
+        `name` is what is counted, where that is known only now.
+        """
         if self._exempt is not None and self._exempt(request):
             return None
         request_id = os.urandom(ID_BYTES) if self.settles else None
         if self.enforcer is None:
-            verdict = self.limiter.acquire(self._key(request), self.quota, self.cost(request), request_id)
+            key = self._key(request) if name is None else self.named_key(request, name)
+            verdict = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
         else:
-            verdict = self.enforcer.check(request, self.cost(request), id=request_id)
+            verdict = self._check(request, request_id)
         passage = Passage(self, verdict)
         if not passage:
             return passage
         try:
             if delay := self.limiter._delay_left(verdict):
                 self.limiter._clock.wait(threading.Event(), delay)
-            if self.renews and holds_place(verdict):
-                passage._hold = Hold(self.enforcer or self.limiter, verdict)
-                passage._hold._keep()
+            if self.renews:
+                passage.keep(Hold(self.enforcer or self.limiter, verdict))
         except BaseException:
             passage._amends(CLIENT_CLOSED)
             passage._do(_GIVE_BACK)
             raise
         return passage
+
+    def _check(self, request: Request, request_id: bytes | None) -> Ruling:
+        cost = self.cost(request)
+        while True:
+            try:
+                return self.enforcer.check(request, cost, id=request_id)  # type: ignore[no-any-return]
+            except CostExceedsLimit as error:
+                cost = self.fitting(cost, error)
 
 
 class AsyncPassage(_Passage):
@@ -160,8 +177,8 @@ class AsyncPassage(_Passage):
 
     async def leave(self, status: int) -> None:
         """The request is over. Cancelled, what is to be amended is amended all the same."""
-        if self._hold is not None and self._hold._keeper is not None:
-            self._hold._keeper.cancel()
+        if self._hold is not None:
+            self._hold._let_go()
         steps = self._amends(status)
         if steps:
             await self._finish(steps)
@@ -206,16 +223,18 @@ class AsyncGate(Gate):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def enter(self, request: Request, *, lasting: bool = False, name: str | None = None) -> AsyncPassage | None:
+    async def enter(
+        self, request: Request, *, lasting: bool = False, name: str | None = None, keep: bool = True
+    ) -> AsyncPassage | None:
         """Charge a request. It comes back when it is its turn; None if it is exempt.
 
-        The places of a `lasting` one are renewed even if nobody asked for that. `name` is what is counted, where that
-        is known only now.
+        The places of a `lasting` one are renewed even if nobody asked for that; `keep` is False if the caller sees to
+        it. `name` is what is counted, where that is known only now.
         """
         if self._exempt is not None and self._exempt(request):
             return None
         if self._at_once is not None:
-            key = self._key(request) if name is None else self._named_key(request, name)
+            key = self._key(request) if name is None else self.named_key(request, name)
             verdict = self._at_once(key, self.quota, self.cost(request), None)
             if verdict is None:  # it was not remembered how to ask: the long way
                 verdict = await self._ask(request, name)
@@ -226,24 +245,25 @@ class AsyncGate(Gate):
         passage = AsyncPassage(self, verdict)
         if verdict[0][0] and verdict[0][5]:
             await self._sit_out(passage, verdict)
-        if (lasting or self.renews) and verdict[0][0] and holds_place(verdict):
-            passage._hold = AsyncHold(self.enforcer or self.limiter, verdict)
-            passage._hold._keep()
+        if (lasting or self.renews) and keep:
+            passage.keep(AsyncHold(self.enforcer or self.limiter, verdict))
         return passage
 
     def _ask(self, request: Request, name: str | None) -> Coroutine[Any, Any, Verdict]:
         request_id = os.urandom(ID_BYTES) if self.settles else None
-        asked: Coroutine[Any, Any, Verdict]
-        if self.enforcer is None:
-            key = self._key(request) if name is None else self._named_key(request, name)
-            asked = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
-        else:
-            asked = self.enforcer.check(request, self.cost(request), id=request_id)
+        if self.enforcer is not None:
+            return self._check(request, request_id)
+        key = self._key(request) if name is None else self.named_key(request, name)
+        asked: Coroutine[Any, Any, Verdict] = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
         return asked
 
-    def _named_key(self, request: Request, name: str) -> Key:
-        key = self._key(request)
-        return (name, *key) if isinstance(key, tuple) else (name, key)
+    async def _check(self, request: Request, request_id: bytes | None) -> Ruling:
+        cost = self.cost(request)
+        while True:
+            try:
+                return await self.enforcer.check(request, cost, id=request_id)  # type: ignore[no-any-return]
+            except CostExceedsLimit as error:
+                cost = self.fitting(cost, error)
 
     async def _asked_through(self, request: Request, name: str | None) -> Verdict:
         """The verdict; if nobody is there any more when it comes, the request is over."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 Entry: TypeAlias = "Callable[[Request], Any]"
 """How an entry is looked up."""
@@ -32,6 +32,9 @@ class Request(Mapping[str, Any]):
     """
 
     __slots__ = ("_entries", "native")
+
+    not_yet: ClassVar[tuple[type[Exception], ...]] = ()
+    """What reading an entry may raise that means: ask again in a moment."""
 
     def __init__(self, native: Any, entries: Entries) -> None:
         self.native = native

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.model import Key, Posed, check_cost
+from penstock.model import Key, Posed, check_fits
 from penstock.quota import Quota
 from penstock.rules.entries import ABSENT, MAX_PART, key_part
 from penstock.rules.matching import Slots, Values
@@ -126,7 +126,7 @@ class CompiledRule:
                 for quota in self.quotas(values, now)
             ]
         return [
-            (key, quota, 1 if quota.flat or units == 1 else check_cost(units, quota), False)
+            (key, quota, 1 if quota.flat or units == 1 else check_fits(units, quota), False)
             for quota in self.quotas(values, now)
         ]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from penstock.clock import Micros
-from penstock.model import Ask, Key, OnFailure, Posed, check_cost, new
+from penstock.model import Ask, Key, OnFailure, Posed, check_fits, new
 from penstock.rules.compiled import CompiledRule, ShortWay
 
 STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "raise", "closed")
@@ -114,7 +114,7 @@ def merged(pairs: _Pairs) -> _Pairs:
             if ask.quota.capacity < other.quota.capacity:
                 other, owner = ask._replace(cost=other.cost), rule
             cost, quota = max(ask.cost, other.cost), other.quota
-            cost = min(cost, quota.capacity) if other.advisory else check_cost(cost, quota)
+            cost = min(cost, quota.capacity) if other.advisory else check_fits(cost, quota)
             merged[counter] = other._replace(cost=cost), owner
         elif other.advisory:
             merged[counter] = ask, rule

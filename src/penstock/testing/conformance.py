@@ -33,6 +33,7 @@ from penstock.testing.examples.reports import ReportExamples
 from penstock.testing.examples.requests import RequestExamples
 from penstock.testing.examples.settling import SettlingExamples
 from penstock.testing.examples.times import TimeExamples
+from penstock.testing.kit import Kit
 from penstock.testing.machine import Laws
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -45,24 +46,8 @@ def _generated(test: Test) -> Test:
     return test
 
 
-class StoreConformance(
-    RequestExamples,
-    RefundExamples,
-    ReportExamples,
-    OptionExamples,
-    KeyExamples,
-    TimeExamples,
-    IdExamples,
-    SettlingExamples,
-    PlaceExamples,
-    QueueExamples,
-    CalendarExamples,
-):
-    """Every law that a store must keep, as tests. Subclasses implement `make_store`.
-
-    The store must tell the time by the clock it is given, as whoever tests it moves that clock by hand. It is closed
-    after use. Operations go straight to `Store.run`, already checked, as a limiter's driver would send them.
-    """
+class HistoryConformance(Kit):
+    """The state machines alone: for another road to a store whose examples are proven elsewhere."""
 
     @_generated
     def test_fixed_window_keeps_all_laws_on_every_history(self) -> None:
@@ -114,8 +99,29 @@ class StoreConformance(
         run_state_machine_as_test(machine, settings=settings(how, stateful_step_count=steps, max_examples=histories))
 
 
-class AsyncStoreConformance(StoreConformance):
-    """The same tests for a store that is awaited. Subclasses implement `make_async_store`.
+class StoreConformance(
+    HistoryConformance,
+    RequestExamples,
+    RefundExamples,
+    ReportExamples,
+    OptionExamples,
+    KeyExamples,
+    TimeExamples,
+    IdExamples,
+    SettlingExamples,
+    PlaceExamples,
+    QueueExamples,
+    CalendarExamples,
+):
+    """Every law that a store must keep, as tests. Subclasses implement `make_store`.
+
+    The store must tell the time by the clock it is given, as whoever tests it moves that clock by hand. It is closed
+    after use. Operations go straight to `Store.run`, already checked, as a limiter's driver would send them.
+    """
+
+
+class AsyncHistoryConformance(HistoryConformance):
+    """The same for a store that is awaited. Subclasses implement `make_async_store`.
 
     Each store gets an event loop of its own, on which it is made, used and closed.
     """
@@ -130,6 +136,10 @@ class AsyncStoreConformance(StoreConformance):
     def race(self, batches: Sequence[Sequence[Op]]) -> list[list[Outcome]]:
         assert isinstance(self.store, _Awaited)
         return self.store.race(batches)
+
+
+class AsyncStoreConformance(AsyncHistoryConformance, StoreConformance):
+    """All tests of a store, for one that is awaited."""
 
 
 class _Awaited:

@@ -167,6 +167,11 @@ class FaultProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # Who is still shaking hands (TLS) is served by no task, and would be left lying about with the loop.
+        for transport in list(getattr(self._loop, "_transports", {}).values()):
+            transport.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -165,7 +165,7 @@ class Socket:
 
     async def end(self) -> None:
         assert self._task is not None
-        await asyncio.wait_for(self._task, 5)
+        await asyncio.wait_for(self._task, 60)
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

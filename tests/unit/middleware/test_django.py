@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from penstock.middleware.django import RateLimitMiddleware, rate_limit
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parsing import parse
 from penstock.rules.ruleset import RuleSet
+from penstock.testing.processes import wait_until
 from tests.unit.flaky import Flaky
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.django_shop import Throttle, throttled
@@ -246,6 +248,47 @@ def test_a_decorated_view_that_raises_gives_its_place_back(error: type[BaseExcep
         with pytest.raises(error):
             view(RequestFactory().get("/"))
     assert limiter.peek(("view", PEER), PLACES, cost=0).remaining == 1
+
+
+class Renewing:
+    """A limiter of either kind, on a clock that stands still, that tells how often places were renewed."""
+
+    def __init__(self, kind: Any) -> None:
+        self.limiter = kind(clock=ManualClock())
+        self.renewals = 0
+        renew = self.limiter.renew
+
+        def told(verdict: Any) -> Any:
+            self.renewals += 1
+            return renew(verdict)
+
+        self.limiter.renew = told
+
+    def view(self, request: HttpRequest) -> HttpResponse:
+        wait_until(lambda: self.renewals >= 2, "two renewals")
+        return HttpResponse("renewed")
+
+    async def view_async(self, request: HttpRequest) -> HttpResponse:
+        async with asyncio.timeout(60):
+            while self.renewals < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        return HttpResponse("renewed")
+
+
+@LIMITERS
+@STACKS
+async def test_places_are_renewed_while_a_view_runs(kind: Any, stack: str) -> None:
+    quota = "1 concurrent ttl 60ms"
+    renewing = Renewing(kind)
+    limited = rate_limit(limiter=renewing.limiter, quota=quota, renew=True, name="view")
+    if stack == "wsgi":
+        response = await asyncio.to_thread(limited(renewing.view), RequestFactory().get("/"))
+    else:
+        response = await limited(renewing.view_async)(AsyncRequestFactory().get("/"))
+    assert (response.status_code, response.content) == (200, b"renewed")
+    peeked = renewing.limiter.peek(("view", PEER), quota, cost=0)
+    assert (await peeked if kind is AsyncLimiter else peeked).remaining == 1
+    wait_until(lambda: all(thread.name != "penstock-renew" for thread in threading.enumerate()), "renewals to end")
 
 
 def test_rules_see_method_and_path() -> None:

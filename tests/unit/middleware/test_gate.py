@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimited
-from penstock.enforcer import Enforcer
-from penstock.errors import InvalidOption
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import CostExceedsLimit, InvalidOption
 from penstock.middleware.gate import Options, Refusal, failed_logins, refusal_of, unless_server_error
 from penstock.middleware.passing import AsyncGate, BlockingGate, Passage
 from penstock.middleware.request import Request
@@ -60,6 +60,10 @@ class Door:
         return bool(self.enter(**request))
 
 
+async def _never(request: Request) -> bool:
+    return False
+
+
 def problem_of(refusal: Refusal) -> dict[str, Any]:
     problem: dict[str, Any] = json.loads(refusal.body)
     return problem
@@ -90,6 +94,10 @@ def problem_of(refusal: Refusal) -> dict[str, Any]:
         (
             {"limiter": Limiter(), "quota": "1/minute", "cost": 0},
             "cost 0: expected a whole number, at least 1, or a function of the request",
+        ),
+        (
+            {"limiter": Limiter(), "quota": "1/minute", "exempt": _never},
+            "exempt: a coroutine function, which nobody awaits (expected a plain function)",
         ),
     ],
 )
@@ -408,6 +416,56 @@ def test_a_cost_that_cannot_be_settled_is_an_error_of_the_handler() -> None:
 def test_cost_may_be_a_function_of_the_request() -> None:
     door = Door(quota="10/minute gcra", cost=lambda request: int(request.header("x-items") or 1))
     assert door.enter(headers=[("x-items", "7")]).verdict.remaining == 3
+
+
+def test_a_cost_that_no_quota_could_admit_is_said_when_the_application_starts() -> None:
+    with pytest.raises(CostExceedsLimit, match=r"^cost 20: 10/minute admits at most 10 at once"):
+        Door(quota=["100/hour", "10/minute", "5 concurrent ttl 30s"], cost=20)
+
+
+@pytest.mark.parametrize(
+    ("says", "charged"),
+    [("7", 7), ("0", 1), ("-3", 1), ("10", 10), ("11", 10), (f"{10**30}", 10), ("many", 10), ("", 10), ("7.5", 10)],
+)
+@pytest.mark.parametrize("by", ["quota", "rules"])
+def test_whatever_a_client_makes_of_the_cost_is_charged_and_no_error(
+    by: str, says: str, charged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cost(request: Request) -> Any:
+        return 7.5 if (items := request.header("x-items")) == "7.5" else int(items or "")
+
+    limiter = Limiter(clock=ManualClock())
+    quotas = ["10/minute gcra", "1000/hour gcra"]
+    options: dict[str, Any] = {"limiter": limiter, "quota": quotas}
+    if by == "rules":
+        rules = rule_set({"id": "a", "quota": quotas[0]}, {"id": "b", "key": [], "quota": quotas[1]})
+        options = {"enforcer": Enforcer(rules, limiter)}
+    left = Door(cost=cost, **options).enter(headers=[("x-items", says)]).verdict.decisions
+    assert sorted(decision.remaining for decision in left) == [10 - charged, 1000 - charged]
+    assert ("so the request costs all there could be" in caplog.text) is (says in ("many", "", "7.5"))
+    assert "many" not in caplog.text.replace("how many", "")
+
+
+async def test_what_a_rule_says_of_cost_counts_for_what_could_be_admitted() -> None:
+    rules = rule_set({"id": "dear", "key": [], "quota": "10/minute gcra", "cost": 3})
+    gate = AsyncGate({"enforcer": AsyncEnforcer(rules, AsyncLimiter(clock=ManualClock())), "cost": lambda _: 10**9})
+    passage = await gate.enter(Plain({}, gate.entries))
+    assert passage is not None
+    assert passage.verdict.remaining == 1  # of 10: three units, at 3 each
+
+
+def test_a_rule_that_no_cost_could_satisfy_is_an_error_of_its_own() -> None:
+    door = Door(enforcer=Enforcer(rule_set({"id": "dear", "quota": "2/minute"}), Limiter()))
+    error = CostExceedsLimit("cost 3: at most 2", 3, 2)
+    with pytest.raises(CostExceedsLimit):
+        door.gate.fitting(1, error)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_who_asks_for_the_headers_alone_does_not_slip_past_rules(method: str) -> None:
+    rules = rule_set({"id": "reads", "match": {"method": "GET"}, "quota": "1/minute"})
+    door = Door(enforcer=Enforcer(rules, Limiter(clock=ManualClock())))
+    assert [door.passes(method=one) for one in ("GET", method, "POST")] == [True, False, True]
 
 
 def test_a_shaped_request_has_waited_when_it_enters() -> None:

@@ -127,6 +127,14 @@ def test_networks_of_proxies(peer: str | None, lines: list[str], client: str | N
     assert TrustedProxies(INNER).client(peer, lines) == client
 
 
+def test_where_everybody_is_trusted_it_is_who_comes_first() -> None:
+    """A request that began within the trusted networks: they may say who they are, as they may of others."""
+    proxies = TrustedProxies(["10.0.0.0/8"])
+    assert proxies.client("10.0.0.1", ["10.3.3.3, 10.2.2.2"]) == "10.3.3.3"
+    assert proxies.client("10.0.0.1") == "10.0.0.1"
+    assert proxies.client("10.0.0.1", [f"{CLIENT}, 10.2.2.2"]) == CLIENT
+
+
 def test_a_unix_socket_is_trusted_if_the_list_says_so() -> None:
     assert TrustedProxies(["unix"]).client(None, [f"{SPOOF}, {CLIENT}"]) == CLIENT
     assert TrustedProxies(["unix"]).client("", [f"{SPOOF}, garbage"]) is None

@@ -1,4 +1,4 @@
-"""The ASGI middleware in real Litestar applications."""
+"""The plugin, and the ASGI middleware that it is made of, in real Litestar applications."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from litestar.middleware import DefineMiddleware
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from penstock import AsyncLimiter, ManualClock
+from penstock import AsyncLimiter, ManualClock, RateLimited
 from penstock.middleware.asgi import RateLimitMiddleware
 from penstock.middleware.gate import failed_logins, unless_server_error
+from penstock.middleware.litestar import RateLimit, answered
 from tests.unit.middleware.asgi_support import Socket
 from tests.unit.middleware.http_support import client, statuses
 
@@ -52,10 +53,39 @@ async def echo(socket: WebSocket[Any, Any, Any]) -> None:
     await socket.close()
 
 
+@get("/calls")
+async def calls() -> None:
+    await limited_upstream()
+    await limited_upstream()
+
+
+@AsyncLimiter(clock=ManualClock()).limit("1/hour name upstream")
+async def limited_upstream() -> None: ...
+
+
 def application(**options: Any) -> Litestar:
-    chosen = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "2/minute gcra"} | options
-    handlers = [user, login, fails, stream, ask, echo]
-    return Litestar(handlers, middleware=[DefineMiddleware(RateLimitMiddleware, **chosen)], logging_config=None)
+    chosen: dict[str, Any] = {"limiter": AsyncLimiter(clock=ManualClock()), "quota": "2/minute gcra"} | options
+    handlers = [user, login, fails, stream, ask, echo, calls]
+    return Litestar(handlers, plugins=[RateLimit(**chosen)], logging_config=None)
+
+
+async def test_what_a_handler_raises_is_answered_as_a_refusal() -> None:
+    async with client(application()) as http:
+        refused = await http.get("/calls")
+    assert refused.status_code == 429
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert int(refused.headers["content-length"]) == len(refused.content)
+    assert refused.json()["violated-policies"] == ["upstream"]
+    assert int(refused.headers["retry-after"]) > 0
+    told = refused.headers.get_list("ratelimit")
+    assert [each.partition(";")[0] for each in told] == ['"upstream"', '"2-per-minute"']
+
+
+async def test_the_middleware_alone_will_do_with_its_exception_handler() -> None:
+    middleware = DefineMiddleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="9/minute")
+    for handlers, status in ({RateLimited: answered}, 429), ({}, 500):
+        app = Litestar([calls], middleware=[middleware], exception_handlers=handlers, logging_config=None)  # type: ignore[arg-type]
+        assert await statuses(app, "/calls", "/calls") == [status] * 2
 
 
 async def test_one_line_limits_an_application_and_knows_its_routes() -> None:

@@ -73,11 +73,22 @@ async def test_a_place_is_held_until_the_connection_ends(distant: bool) -> None:
 
 
 async def test_it_is_renewed_beyond_its_ttl() -> None:
-    limiter = AsyncLimiter()
+    """Renewals are told by the event loop's own time; the limiter's moves on with each of them."""
+    limiter = AsyncLimiter(clock=(clock := ManualClock()))
+    renew, began = limiter.renew, clock.micros
+
+    async def renewed(verdict: Any) -> bool:
+        held = await renew(verdict)
+        clock.advance(0.04)
+        return held
+
+    limiter.renew = renewed  # type: ignore[method-assign, assignment]
     app = limited(limiter=limiter, quota="1 concurrent ttl 60ms")
     first, second = Socket(app), Socket(app)
     await first.connect()
-    await asyncio.sleep(0.15)  # renewals are told by the event loop's own time
+    async with asyncio.timeout(60):
+        while clock.micros < began + 120_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert (await second.connect())["type"] == "websocket.close"
     await first.leave()
     assert (await Socket(app).connect())["type"] == "websocket.accept"

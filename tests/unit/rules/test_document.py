@@ -83,11 +83,13 @@ def test_too_many_values_stop_the_reading(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+@pytest.mark.untraced
 def test_a_deep_file_costs_no_more_than_its_first_levels() -> None:
     assert _faults("[" * 1_000_000) == ["penstock.yaml:1: more than 24 levels deep (expected at most 24 levels)"]
     assert len(_faults("? " * 100_000)) == 1
 
 
+@pytest.mark.untraced
 def test_too_many_rules_are_one_fault_and_are_not_looked_at() -> None:
     said = f"{MAX_RULES + 1} of them (expected at most {MAX_RULES})"
     records = "[" + "{}," * (MAX_RULES + 1) + "]"

@@ -44,6 +44,7 @@ def _filled(shape: Any, number: int) -> Any:
     return shape.format(number)
 
 
+@pytest.mark.untraced
 def test_the_rules_of_a_dropped_set_are_freed_by_later_requests() -> None:
     old, current = large(), rule_set({"id": "current"})
     first, last = weakref.ref(old.file.rules[0]), weakref.ref(old.file.rules[-1])
@@ -57,6 +58,7 @@ def test_the_rules_of_a_dropped_set_are_freed_by_later_requests() -> None:
     assert (first(), last()) == (None, None)
 
 
+@pytest.mark.untraced
 def test_a_set_that_somebody_still_uses_is_whole() -> None:
     rules = large()
     held = rules

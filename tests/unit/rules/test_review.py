@@ -134,6 +134,7 @@ def test_a_table_takes_no_key_twice_and_no_hash_of_another_length() -> None:
         KeyTable([(digest[:3], KeyRecord("acme"))])
 
 
+@pytest.mark.untraced
 def test_the_time_of_a_walk_grows_with_the_patterns_and_not_with_their_square() -> None:
     letters = "abcdefghijklmnopqrstuvwxyz"
 
@@ -151,6 +152,7 @@ def test_the_time_of_a_walk_grows_with_the_patterns_and_not_with_their_square() 
     assert took(4_000) < 30 * took(500)  # 8 times as many; copying what was reached for each took 64 times as long
 
 
+@pytest.mark.untraced
 def test_sets_that_are_replaced_while_nobody_asks_do_not_pile_up() -> None:
     for version in range(MOST):
         rule_set(*({"id": f"r{number}", "match": {"path": f"/{version}/{number}"}} for number in range(300)))

@@ -31,6 +31,9 @@ from penstock.stores.redis.talk import LOADS, Talk, is_stranded, is_unknown
 OVERDUE = 1.0
 """Seconds after its deadline at which an answer is no longer waited for, and the connection given up."""
 
+CANCELLING = 0.05
+"""Seconds after which a connector that was cancelled, and goes on, is cancelled again."""
+
 Heard = Callable[[Any], None]
 
 
@@ -201,8 +204,10 @@ class AsyncLink:
         """The same, and wait until nothing is left of it."""
         connector, wire = self._connector, self._wire
         self.shut()
-        if connector is not None:
-            await asyncio.wait([connector])
+        while connector is not None and not connector.done():
+            # Again and again: redis-py sends by way of `wait_for`, which in Python 3.11 can swallow a cancellation.
+            connector.cancel()
+            await asyncio.wait([connector], timeout=CANCELLING)
         if wire is not None:
             await wire.gone
 
@@ -239,7 +244,7 @@ class AsyncLink:
         """Connect, and try again as long as somebody asks meanwhile."""
         pause = FIRST_PAUSE
         try:
-            while self._asked and self._wire is None:
+            while self._asked and self._wire is None and self._closed is None:
                 self._asked = False
                 try:
                     await self._dial()
@@ -256,6 +261,9 @@ class AsyncLink:
     async def _dial(self) -> None:
         writer = await dial_async(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
         wire = Wire(writer, self._talk, self._guard, self._lost)
+        if self._closed is not None:  # meanwhile, and the cancellation was swallowed
+            wire.abort()
+            return
         try:
             why = self._talk.welcomed(self._node, await self._ask_all(wire, self._talk.greetings(self._node)))
             if why is not None:
