@@ -41,6 +41,8 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
         return ready
 
     def ask_all(asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V:
+        if len(asks) == 1 and not asks[0][3]:
+            return ask_lone(asks, now, kind)
         numbers = [hash(ask[0]) & MASK for ask in asks]
         order = sorted(numbers)
         # As in the way of a lone ask: an RLock knows its owner, so whatever exception comes from outside (Ctrl-C)
@@ -55,6 +57,31 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
             for number in order:
                 if owned[number]():
                     releases[number]()
+            raise
+        return ordinary(asks, now, kind) if verdict is None else verdict
+
+    def ask_lone(asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V:
+        """The same for most requests there are: one ask, and not advisory. It has nothing to choose or to take back."""
+        ((key, quota, cost, _),) = asks
+        try:
+            shelves, decide, _, _ = prepared[quota]
+        except KeyError:
+            shelves, decide, _, _ = prepare(quota)
+        number = hash(key) & MASK
+        verdict = None
+        try:
+            acquires[number]()
+            young = shelves[number].young
+            if key in young:
+                state = young[key]
+                answer, after = decide(state, cost, now)
+                verdict = kind((answer, now, key, quota, cost, ()))
+                if after is not state:
+                    young[key] = after
+            releases[number]()
+        except BaseException:
+            if owned[number]():
+                releases[number]()
             raise
         return ordinary(asks, now, kind) if verdict is None else verdict
 

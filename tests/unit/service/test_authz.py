@@ -148,6 +148,17 @@ def test_a_target_with_scheme_and_host_is_its_path(uri: bytes) -> None:
     assert [ask(desk, NGINX, *asked).status for _ in range(2)] == [200, 403]
 
 
+def test_a_fault_of_our_own_is_500_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(RULES)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(desk.api._authz._proxies, "client", broken)
+    asked = ByHand(b"GET", ENVOY + b"/x"), ByHand(b"POST", b"/v1/peek", b'{"key": "k", "quota": "1/s"}')
+    assert [answer.status for answer in desk.ask(*asked)] == [500, 200]
+
+
 def test_options_that_name_no_header_are_errors() -> None:
     with pytest.raises(InvalidOption, match=r"^authz header 'a b': expected the name of a header$"):
         Desk(RULES, authz=AuthzOptions(entries={"tenant": "a b"}))

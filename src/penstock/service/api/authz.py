@@ -30,7 +30,7 @@ from penstock.headers import HeaderWriter
 from penstock.middleware.gate import API_KEY_HEADER, Refusal, refusal_of
 from penstock.middleware.identity import TrustedProxies
 from penstock.model import Verdict
-from penstock.service.api.problems import Unacceptable, answer_of
+from penstock.service.api.problems import Unacceptable, answer_of, note
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.wire.calls import Call, Head, Header
 
@@ -90,8 +90,9 @@ class Authz:
             read = self._reads.get(call.path)
             descriptor = self._suffixed(call) if read is None else read(call)
             known = self._decider.check(batch, descriptor, expires=call.expires, then=then)
-        except PenstockError as error:
-            then(error)
+        except Exception as error:
+            note(ROUTE, error)
+            _fail(call, batch, error)
         else:
             if known is not None:
                 then(known)
@@ -125,9 +126,7 @@ class Authz:
 
     def _tell(self, call: Call, batch: Batch, result: Result) -> None:
         if isinstance(result, PenstockError):
-            head, body = answer_of(result)
-            call.answer(head, body)
-            batch.answered(ROUTE, head.status)
+            _fail(call, batch, result)
             return
         if result:
             call.answer(_ALLOWED, b"", _raw(self._writer.headers(result.shown())))
@@ -144,6 +143,12 @@ class Authz:
     def _refusal(self, verdict: Verdict) -> Refusal:
         refusal = refusal_of(verdict, self._writer)
         return refusal._replace(headers=[header for header in refusal.headers if header[0] != "Content-Length"])
+
+
+def _fail(call: Call, batch: Batch, error: Exception) -> None:
+    head, body = answer_of(error)
+    call.answer(head, body)
+    batch.answered(ROUTE, head.status)
 
 
 def plain(path: bytes) -> str:

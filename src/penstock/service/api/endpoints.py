@@ -1,7 +1,7 @@
 """The calls of the decision API, one function each: from a body to what is asked, and from what came of it to a body.
 
-Each takes a body, the batch it goes with, and a `Reply`, which it tells once, now or when the batch was run. What is
-wrong with a call is raised, or told to the reply if it is found out later; it is nobody else's concern.
+Each takes a body and a `Reply`, which knows the batch it goes with, and is told once, now or when the batch was run.
+What is wrong with a call is raised, or told to the reply if it is found out later; it is nobody else's concern.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.quota import CONCURRENCY
 from penstock.rules.explaining import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
-from penstock.service.api.problems import Unacceptable, problem_of
+from penstock.service.api.problems import Unacceptable, note, problem_of
 from penstock.service.api.verdicts import Verdicts
-from penstock.service.deciding import Batch, Decider, Result
+from penstock.service.deciding import Batch, Decider, Result, Then
 from penstock.service.tokens import Tokens
 
 MAX_BATCH = 1_000
@@ -43,18 +43,21 @@ _list = Decoder(list[Raw]).decode
 
 
 class Reply(ABC):
-    """Who is told what came of a call: one of these, once."""
+    """Who is told what came of a call: one of these, once. `expires` is when whoever waits for it gives up."""
 
-    __slots__ = ()
+    __slots__ = ("batch", "expires")
+
+    def __init__(self, batch: Batch, expires: float | None) -> None:
+        self.batch, self.expires = batch, expires
 
     @abstractmethod
     def tell(self, body: bytes) -> None: ...
 
     @abstractmethod
-    def fail(self, error: PenstockError) -> None: ...
+    def fail(self, error: Exception) -> None: ...
 
 
-Endpoint: TypeAlias = Callable[[bytes, float | None, Batch, Reply], None]
+Endpoint: TypeAlias = Callable[[bytes, Reply], None]
 
 
 class Endpoints:
@@ -82,16 +85,16 @@ class Endpoints:
 
     # ------------------------------------------------------------ deciding
 
-    def check(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def check(self, body: bytes, reply: Reply) -> None:
         sent = _check(body)
         check_now = self._check_now
         if check_now is not None:
-            ruling = check_now(batch, sent.descriptor, sent.cost, sent.id)
+            ruling = check_now(reply.batch, sent.descriptor, sent.cost, sent.id)
             reply.tell(self._verdicts.write(ruling, sent.receipt))
         else:
-            self._by_rules(sent, sent.receipt, expires, batch, reply)
+            self._by_rules(sent, reply, receipt=sent.receipt)
 
-    def check_batch(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def check_batch(self, body: bytes, reply: Reply) -> None:
         checks = _list(body)
         if len(checks) > MAX_BATCH:
             raise Unacceptable(422, "batch_too_large", f"body: {len(checks)} checks (expected at most {MAX_BATCH})")
@@ -99,41 +102,37 @@ class Endpoints:
         for position, check in enumerate(checks):
             part = _Part(together, position)
             try:
-                self.check(cast("bytes", check), expires, batch, part)
+                self.check(cast("bytes", check), part)
             except Exception as error:
+                note("/v1/check/batch", error)
                 part.fail(error)
         together.told(0)
 
-    def acquire(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def acquire(self, body: bytes, reply: Reply) -> None:
         sent = _acquire(body)
-        self._by_quota(sent, sent.key, sent.quota, sent.receipt, expires, batch, reply)
+        self._by_quota(sent, reply, receipt=sent.receipt)
 
-    def hold(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def hold(self, body: bytes, reply: Reply) -> None:
         sent = _either(body)
         if not _names_rules(sent):
             self._limiter._check_places(_quota(sent.quota))
-        self._either(sent, expires, batch, reply)
+        self._either(sent, reply)
 
-    def reserve(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def reserve(self, body: bytes, reply: Reply) -> None:
         sent = _either(body)
         if sent.id is None:  # a reservation is settled by its record, and only an id leaves one
             sent.id = os.urandom(ID_BYTES).hex()
-        self._either(sent, expires, batch, reply)
+        self._either(sent, reply)
 
-    def peek(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def peek(self, body: bytes, reply: Reply) -> None:
         sent = _peek(body)
         if _names_rules(sent):
-            then = partial(self._ruled, reply, False)
-            known = self._decider.check(
-                batch, cast("dict[str, object]", sent.descriptor), sent.cost, dry=True, expires=expires, then=then
-            )
-            if known is not None:
-                then(known)
-            return
-        op = self._limiter._acquire(_key(sent.key), _quota(sent.quota), sent.cost, dry=True)
-        batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, False, True))
+            self._by_rules(cast("bodies.Check", sent), reply, dry=True)
+        else:
+            op = self._limiter._acquire(_key(sent.key), _quota(sent.quota), sent.cost, dry=True)
+            self._add(op, partial(self._decided, reply, False, True), reply)
 
-    def explain(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def explain(self, body: bytes, reply: Reply) -> None:
         sent = _explain(body)
 
         def explained(explanation: Explanation | PenstockError) -> None:
@@ -142,19 +141,22 @@ class Endpoints:
             else:
                 reply.tell(encode(_explained(explanation)))
 
-        self._decider.explain(batch, sent.descriptor, sent.cost, expires, explained)
+        self._decider.explain(reply.batch, sent.descriptor, sent.cost, reply.expires, explained)
 
-    def _either(self, sent: bodies.Either, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def _either(self, sent: bodies.Either, reply: Reply) -> None:
         if _names_rules(sent):
-            self._by_rules(cast("bodies.Check", sent), True, expires, batch, reply)
+            self._by_rules(cast("bodies.Check", sent), reply, receipt=True)
         else:
-            self._by_quota(sent, cast("JsonKey", sent.key), _quota(sent.quota), True, expires, batch, reply)
+            self._by_quota(sent, reply, receipt=True)
 
-    def _by_rules(self, sent: bodies.Check, receipt: bool, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def _by_rules(self, sent: bodies.Check, reply: Reply, *, receipt: bool = False, dry: bool = False) -> None:
         then = partial(self._ruled, reply, receipt)
-        known = self._decider.check(batch, sent.descriptor, sent.cost, sent.id, expires=expires, then=then)
+        id = None if dry else sent.id
+        known = self._decider.check(
+            reply.batch, sent.descriptor, sent.cost, id, dry=dry, expires=reply.expires, then=then
+        )
         if known is not None:
-            reply.tell(self._verdicts.write(known, receipt))
+            then(known)
 
     def _ruled(self, reply: Reply, receipt: bool, result: Result) -> None:
         if isinstance(result, PenstockError):
@@ -162,23 +164,15 @@ class Endpoints:
         else:
             reply.tell(self._verdicts.write(result, receipt))
 
-    def _by_quota(
-        self,
-        sent: bodies.Acquire | bodies.Either,
-        key: JsonKey,
-        quota: bodies.JsonQuota,
-        receipt: bool,
-        expires: float | None,
-        batch: Batch,
-        reply: Reply,
-    ) -> None:
+    def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Reply, *, receipt: bool) -> None:
+        key, quota = _key(sent.key), _quota(sent.quota)
         if self._acquire_now is not None:
-            verdict = self._acquire_now(_key(key), quota, sent.cost, sent.id)
-            batch.decided.append(verdict)
+            verdict = self._acquire_now(key, quota, sent.cost, sent.id)
+            reply.batch.decided.append(verdict)
             reply.tell(self._verdicts.write(verdict, receipt))
-            return
-        op = self._limiter._acquire(_key(key), quota, sent.cost, request_id=sent.id)
-        batch.add(op, self._decider.deadline(None, expires), partial(self._decided, reply, receipt, False))
+        else:
+            op = self._limiter._acquire(key, quota, sent.cost, request_id=sent.id)
+            self._add(op, partial(self._decided, reply, receipt, False), reply)
 
     def _decided(self, reply: Reply, receipt: bool, dry: bool, outcome: Outcome) -> Verdict | None:
         try:
@@ -189,26 +183,30 @@ class Endpoints:
         reply.tell(self._verdicts.write(verdict, receipt))
         return None if dry else verdict
 
+    def _add(self, op: Op, then: Then, reply: Reply) -> None:
+        """Run an operation with the batch that the reply goes with."""
+        reply.batch.add(op, self._decider.deadline(None, reply.expires), then)
+
     # ------------------------------------------------------------ amending
 
-    def refund(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def refund(self, body: bytes, reply: Reply) -> None:
         sent = _refund(body)
         receipt = self._opened(sent.receipt)
         op = self._limiter._refund(receipt, sent.units) if receipt.charges else None
-        self._amend(op, expires, batch, reply)
+        self._amend(op, reply)
 
-    def settle(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def settle(self, body: bytes, reply: Reply) -> None:
         sent = _settle(body)
         receipt = self._opened(sent.receipt)
         op = self._limiter._settle(receipt, sent.units) if receipt.charges else None
-        self._amend(op, expires, batch, reply)
+        self._amend(op, reply)
 
-    def release(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def release(self, body: bytes, reply: Reply) -> None:
         receipt = self._opened(_places(body).receipt)
         op = self._limiter._places("release", receipt) if _has_places(receipt) else None
-        self._amend(op, expires, batch, reply)
+        self._amend(op, reply)
 
-    def renew(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def renew(self, body: bytes, reply: Reply) -> None:
         receipt = self._opened(_places(body).receipt)
         if not _has_places(receipt):
             reply.tell(encode(bodies.Renewed(True)))
@@ -221,9 +219,9 @@ class Endpoints:
             except PenstockError as error:
                 reply.fail(error)
 
-        batch.add(op, self._decider.deadline(None, expires), renewed)
+        self._add(op, renewed, reply)
 
-    def reset(self, body: bytes, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def reset(self, body: bytes, reply: Reply) -> None:
         sent = _reset(body)
         if _names_rules(sent):
             _, _, plan = self._decider.plan(cast("dict[str, object]", sent.descriptor), 1)
@@ -232,11 +230,11 @@ class Endpoints:
             ops = self._limiter._reset(_key(sent.key), _quota(sent.quota))
         forgotten = _Forgotten(len(ops), reply)
         for op in ops:
-            batch.add(op, self._decider.deadline(None, expires), forgotten.one)
+            self._add(op, forgotten.one, reply)
         if not ops:
             reply.tell(encode(bodies.Forgotten(0)))
 
-    def _amend(self, op: Amend | None, expires: float | None, batch: Batch, reply: Reply) -> None:
+    def _amend(self, op: Amend | None, reply: Reply) -> None:
         """Amend what was charged; with no operation there is nothing that could be."""
         if op is None:
             reply.tell(_NOTHING)
@@ -250,7 +248,7 @@ class Endpoints:
             else:
                 reply.tell(encode(bodies.Amended(changed.units, changed.each)))
 
-        batch.add(op, self._decider.deadline(None, expires), amended)
+        self._add(op, amended, reply)
 
     def _opened(self, token: str) -> Receipt:
         return self._tokens.open(token, self._limiter._now())
@@ -262,17 +260,17 @@ _NOTHING = encode(bodies.Amended(0, ()))
 class _Together:
     """The answers to a batch of checks, in their order: told when all are there."""
 
-    __slots__ = ("_missing", "_reply", "parts")
+    __slots__ = ("_missing", "parts", "reply")
 
     def __init__(self, checks: int, reply: Reply) -> None:
         self.parts: list[Raw] = [Raw()] * checks
-        self._missing, self._reply = checks, reply
+        self._missing, self.reply = checks, reply
 
     def told(self, parts: int = 1) -> None:
         self._missing -= parts
         if self._missing == 0:
             self._missing = -1
-            self._reply.tell(encode({"results": self.parts}))
+            self.reply.tell(encode({"results": self.parts}))
 
 
 class _Part(Reply):
@@ -281,6 +279,7 @@ class _Part(Reply):
     __slots__ = ("_position", "_together")
 
     def __init__(self, together: _Together, position: int) -> None:
+        super().__init__(together.reply.batch, together.reply.expires)
         self._together, self._position = together, position
 
     def tell(self, body: bytes) -> None:

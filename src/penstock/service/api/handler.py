@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from traceback import format_tb
-
-from penstock.errors import PenstockError
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
 from penstock.service.api.endpoints import Endpoints, Reply
-from penstock.service.api.problems import TYPE, UNREADABLE, Unacceptable, answer_of
+from penstock.service.api.problems import TYPE, Unacceptable, answer_of, note
 from penstock.service.api.verdicts import Verdicts
 from penstock.service.deciding import Batch, Decider
 from penstock.service.observing import Observer
 from penstock.service.running import Runner
 from penstock.service.tokens import Tokens
 from penstock.service.wire.calls import Call, Head
-
-log = logging.getLogger("penstock.service")
 
 JSON = Head(200, [(b"content-type", b"application/json")])
 POST_ONLY = Head(405, [TYPE, (b"allow", b"POST")])
@@ -67,9 +61,9 @@ class Api:
                 endpoint, route = found
                 reply = _Answer(call, batch, route)
                 try:
-                    endpoint(call.body, call.expires, batch, reply)
+                    endpoint(call.body, reply)
                 except Exception as error:
-                    _note(route, error)
+                    note(route, error)
                     reply.fail(error)
             elif found is None and self._authz.knows(call.path):
                 self._authz.take(call, batch)
@@ -92,28 +86,22 @@ class Api:
 class _Answer(Reply):
     """Tells a call what came of it."""
 
-    __slots__ = ("_batch", "_call", "route")
+    __slots__ = ("_call", "_route")
 
     def __init__(self, call: Call, batch: Batch, route: str) -> None:
-        self._call, self._batch, self.route = call, batch, route
+        self.batch, self.expires = batch, call.expires  # not by the constructor above: every call comes through here
+        self._call, self._route = call, route
 
     def tell(self, body: bytes) -> None:
         self._call.answer(JSON, body)
-        self._batch.answered(self.route, 200)
+        self.batch.answered(self._route, 200)
 
     def fail(self, error: Exception) -> None:
         head, body = answer_of(error)
         self._call.answer(head, body)
-        self._batch.answered(self.route, head.status)
+        self.batch.answered(self._route, head.status)
 
 
 def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
     call.answer(head, body)
     batch.answered(route, head.status)
-
-
-def _note(route: str, error: Exception) -> None:
-    """A caller's fault is its own business; one of ours is logged."""
-    if not isinstance(error, (PenstockError, *UNREADABLE)):
-        where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-        log.error("%s: a fault of our own, %s:\n%s", route, type(error).__name__, where)

@@ -6,9 +6,11 @@ What the JSON decoder says is put into the same form.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
+from traceback import format_tb
 
 from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError
 
@@ -25,6 +27,8 @@ from penstock.errors import (
 )
 from penstock.service.api.bodies import encode
 from penstock.service.wire.calls import Head, Header
+
+log = logging.getLogger("penstock.service")
 
 UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 """What the JSON decoder raises."""
@@ -90,6 +94,13 @@ def answer_of(error: Exception) -> tuple[Head, bytes]:
     """The answer to a call that came to this."""
     problem = problem_of(error)
     return _UNAVAILABLE if problem.status == 503 else _PROBLEMS[problem.status], encode(problem)
+
+
+def note(where: str, error: Exception) -> None:
+    """A caller's fault is its own business; one of ours is logged."""
+    if not isinstance(error, (PenstockError, *UNREADABLE)):
+        trace = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
+        log.error("%s: a fault of our own, %s:\n%s", where, type(error).__name__, trace)
 
 
 def _problem(status: int, code: str, detail: str, field: str | None) -> Problem:

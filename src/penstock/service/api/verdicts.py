@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from penstock.clock import SECOND
-from penstock.headers import OK, TOO_MANY, Header, HeaderWriter
+from penstock.headers import OK, TOO_MANY, HeaderWriter
 from penstock.model import Verdict
 from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
 from penstock.service.api import bodies
@@ -13,7 +13,7 @@ from penstock.service.api.bodies import encode
 from penstock.service.tokens import Tokens
 
 STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
-_NO_QUOTA = (UNLIMITED, BLOCKED, SHED)
+_NO_QUOTA = frozenset((UNLIMITED, BLOCKED, SHED))
 _KNOWING = ("store", "local")  # others made up their answer
 
 
@@ -21,19 +21,18 @@ class Verdicts:
     """Writes verdicts."""
 
     def __init__(self, writer: HeaderWriter, tokens: Tokens) -> None:
-        self._writer, self._tokens = writer, tokens
-
-    def headers(self, verdict: Verdict) -> list[Header]:
-        """What the client is told with the response."""
-        return self._writer.headers(verdict.shown() if isinstance(verdict, Ruling) else verdict)
+        self._write_headers, self._tokens = writer.headers, tokens
 
     def write(self, verdict: Verdict, receipt: bool = False) -> bytes:
         """The verdict as JSON; with a token of its receipt, if it was admitted and one is wanted."""
         # By position and without properties: every check comes through here.
-        (allowed, remaining, retry_after, reset_after, _, delay, _), at, _, quota, *_ = verdict
+        allowed, remaining, retry_after, reset_after, _, delay, _ = verdict[0]
+        quota = verdict[3]
         source = verdict[7] if len(verdict) > 7 else "store"
         reason = "" if allowed else reason_of(verdict)
+        ruled = verdict.__class__ is Ruling
         known = quota not in _NO_QUOTA and source in _KNOWING
+        shown = verdict.shown() if ruled else verdict  # type: ignore[attr-defined]
         answer = bodies.Verdict(
             allowed,
             200 if allowed else STATUSES.get(reason, TOO_MANY),
@@ -46,12 +45,12 @@ class Verdicts:
             delay / SECOND,
             source,
             source != "store",
-            dict(self.headers(verdict)),
+            dict(self._write_headers(shown)),
         )
-        if verdict.__class__ is Ruling:
-            _add_rules(answer, verdict)
+        if ruled:
+            _add_rules(answer, verdict)  # type: ignore[arg-type]
         if receipt and allowed:
-            answer.receipt = self._tokens.seal(verdict.receipt, at)
+            answer.receipt = self._tokens.seal(verdict.receipt, verdict[1])
         return encode(answer)
 
 
