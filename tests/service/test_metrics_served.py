@@ -74,3 +74,21 @@ def test_traces_follow_the_caller() -> None:
 def test_traces_that_nobody_asked_for_import_nothing() -> None:
     code = "import sys, penstock.bootstrap; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_the_accuracy_of_a_limit_is_told() -> None:
+    """An exact algorithm, so nothing is over; and alone on its counters, so it may say what is under."""
+    rules = "rules:\n  - {id: exact, key: ip, quota: 3/second rolling_window}\n"
+    with Serving("--accuracy-share", "1", rules=rules) as service, service.client(verify=False) as client:
+
+        def judged() -> bool:
+            for _ in range(5):
+                assert client.post("/v1/check", json={"descriptor": {"ip": KEYS[0]}}).is_success
+            return (scrape(service).of("penstock_accuracy_refused_units_total", rule="exact", scope="all") or 0) > 5
+
+        wait_until(judged, "decisions to be judged", pause=0.2)
+        seen = scrape(service)
+    assert (seen.of("penstock_accuracy_admitted_units_total", rule="exact", scope="all") or 0) > 5
+    assert seen.of("penstock_accuracy_over_units_total", rule="exact", scope="all") == 0
+    assert seen.of("penstock_accuracy_under_units_total", rule="exact", scope="all") == 0
+    assert seen.of("penstock_accuracy_keys") == 1

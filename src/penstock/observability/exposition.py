@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite, isnan
+from typing import Any
 
 from penstock.observability.series import ALL, Series
 from penstock.observability.tally import Snapshot
@@ -16,17 +17,23 @@ STEP = 200
 
 
 def lines(snapshots: Sequence[Snapshot], *, openmetrics: bool = False) -> Iterator[list[str]]:
-    """The lines of all series, some at a time."""
+    """The lines of all series, some at a time; a step may be empty."""
     for series in ALL:
-        written: list[str] = []
-        for line in _samples(series, snapshots):
-            if not written:
-                written += _head(series, openmetrics=openmetrics)
-            written.append(line)
-            if len(written) % STEP == 0:
-                yield written[-STEP:]
-        if len(written) % STEP:
-            yield written[-(len(written) % STEP) :]
+        merge = _merge_histograms if series.kind == "histogram" else _merge
+        merged: dict[str, Any] = {}
+        for snapshot in snapshots:
+            merge(series, snapshot, merged)
+            if len(merged) > STEP:
+                yield []
+        written = _head(series, openmetrics=openmetrics) if merged else []
+        write = _buckets if series.kind == "histogram" else _sample
+        for labels, value in merged.items():
+            written += write(series, labels, value)
+            if len(written) >= STEP:
+                yield written
+                written = []
+        if written:
+            yield written
     if openmetrics:
         yield ["# EOF"]
 
@@ -45,36 +52,43 @@ def _head(series: Series, *, openmetrics: bool) -> list[str]:
     return [f"# HELP {name} {series.help}", f"# TYPE {name} {series.kind}"]
 
 
-def _samples(series: Series, snapshots: Sequence[Snapshot]) -> Iterator[str]:
-    if series.kind == "histogram":
-        yield from _buckets(series, snapshots)
+def _merge(series: Series, snapshot: Snapshot, merged: dict[str, float]) -> None:
+    values = (snapshot.now if series.lives else snapshot.totals).get(series.name)
+    if not values:
         return
-    merged: dict[str, float] = {}
-    for snapshot in snapshots:
-        for labels, value in (snapshot.now if series.lives else snapshot.totals).get(series.name, {}).items():
-            before = merged.get(labels)
-            if before is None:
-                merged[labels] = value
-            else:
-                merged[labels] = before + value if series.merge == "sum" else max(before, value)
-    for labels, value in merged.items():
-        yield f"{series.name}{labels} {_number(value)}"
+    if not merged:
+        merged.update(values)
+        return
+    known, add = merged.get, series.merge == "sum"
+    for labels, value in values.items():
+        before = known(labels)
+        if before is not None:
+            value = before + value if add else max(before, value)
+        merged[labels] = value
 
 
-def _buckets(series: Series, snapshots: Sequence[Snapshot]) -> Iterator[str]:
-    merged: dict[str, list[int]] = {}
-    for snapshot in snapshots:
-        for labels, counts in snapshot.histograms.get(series.name, {}).items():
-            before = merged.get(labels)
-            merged[labels] = counts if before is None else [a + b for a, b in zip(before, counts, strict=True)]
+def _merge_histograms(series: Series, snapshot: Snapshot, merged: dict[str, list[int]]) -> None:
+    for labels, counts in snapshot.histograms.get(series.name, {}).items():
+        before = merged.get(labels)
+        merged[labels] = counts if before is None else [a + b for a, b in zip(before, counts, strict=True)]
+
+
+def _sample(series: Series, labels: str, value: float) -> list[str]:
+    return [f"{series.name}{labels} {_number(value)}"]
+
+
+def _buckets(series: Series, labels: str, counted: list[int]) -> list[str]:
+    *counts, total = counted
     bounds = [repr(bound / series.unit) for bound in series.bounds] + ["+Inf"]
-    for labels, (*counts, total) in merged.items():
-        seen, inner = 0, labels[1:-1] + "," if labels else ""
-        for bound, count in zip(bounds, counts, strict=True):
-            seen += count
-            yield f'{series.name}_bucket{{{inner}le="{bound}"}} {seen}'
-        yield f"{series.name}_sum{labels} {_number(total / series.unit)}"
-        yield f"{series.name}_count{labels} {seen}"
+    seen, inner, written = 0, labels[1:-1] + "," if labels else "", []
+    for bound, count in zip(bounds, counts, strict=True):
+        seen += count
+        written.append(f'{series.name}_bucket{{{inner}le="{bound}"}} {seen}')
+    return [
+        *written,
+        f"{series.name}_sum{labels} {_number(total / series.unit)}",
+        f"{series.name}_count{labels} {seen}",
+    ]
 
 
 def _number(value: float) -> str:

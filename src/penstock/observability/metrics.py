@@ -260,8 +260,6 @@ class Metrics:
         def put(of: series.Series, value: float, *labels: str) -> None:
             values.setdefault(of.name, {})[of.labelled(*labels)] = value
 
-        for of, value in process.figures().items():
-            put(of, value, self.worker)
         put(series.STARTED, self._started / SECOND, self.worker)
         if self._connections is not None:
             put(series.CONNECTIONS, self._connections())
@@ -281,6 +279,8 @@ class Metrics:
     # Files: on a thread of their own
 
     def _write(self, snapshot: Snapshot) -> None:
+        for of, value in process.figures().items():  # here, because counting ten thousand files takes its time
+            snapshot.now[of.name] = {of.labelled(self.worker): value}
         try:
             if self._shared is not None:
                 self._shared.write(snapshot)
@@ -320,12 +320,11 @@ class Metrics:
             reading.add_done_callback(self._render)
 
     def _render(self, reading: asyncio.Future[list[Snapshot]]) -> None:
-        if reading.cancelled() or reading.exception() is not None:
-            scrapes, self._scrapes = self._scrapes, []
-            for call in scrapes:
-                call.answer(_BROKEN, b"the figures could not be read\n")
+        try:
+            snapshots = reading.result()
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)
             return
-        snapshots = reading.result()
         wanted = {b"openmetrics" in (call.header(b"accept") or b"") for call in self._scrapes}
         texts = {form: list[str]() for form in wanted}
         self._go_on([(texts[form], exposition.lines(snapshots, openmetrics=form)) for form in wanted], texts)
@@ -333,7 +332,11 @@ class Metrics:
     def _go_on(self, work: list[tuple[list[str], Iterator[list[str]]]], texts: dict[bool, list[str]]) -> None:
         """Write some lines, and come again: decisions have their turn in between."""
         into, steps = work[-1]
-        step = next(steps, None)
+        try:
+            step = next(steps, None)
+        except Exception as error:
+            self._fail(error)
+            return
         if step is None:
             work.pop()
         else:
@@ -342,6 +345,13 @@ class Metrics:
             asyncio.get_running_loop().call_soon(self._go_on, work, texts)
         else:
             self._answer({form: exposition.joined(lines) for form, lines in texts.items()})
+
+    def _fail(self, error: BaseException) -> None:
+        """A scrape that fails is better than one that tells half: counters would seem to have started over."""
+        log.warning("the figures could not be read: %s", type(error).__name__)
+        scrapes, self._scrapes = self._scrapes, []
+        for call in scrapes:
+            call.answer(_BROKEN, b"the figures could not be read\n")
 
     def _answer(self, bodies: dict[bool, bytes]) -> None:
         scrapes, self._scrapes = self._scrapes, []

@@ -52,9 +52,20 @@ def figures(facts: Mapping[str, str]) -> dict[Series, float]:
         micros += float(stats.get("usec", 0))
     if calls:
         found |= {series.REDIS_SCRIPTS: calls, series.REDIS_SCRIPT_SECONDS: micros / 1e6}
-    offsets = [re.search(r"offset=(\d+)", text) for name, text in facts.items() if re.fullmatch(r"slave\d+", name)]
-    behind = [int(facts.get("master_repl_offset", "0")) - int(offset[1]) for offset in offsets if offset]
-    return found | ({series.REDIS_LAG: float(max(0, *behind))} if behind else {})
+    return found | _replication(facts)
+
+
+def _replication(facts: Mapping[str, str]) -> dict[Series, float]:
+    """Of the last of the replicas. They report once a second, so at full load some bytes are always on their way."""
+    replicas = [text for name, text in facts.items() if re.fullmatch(r"slave\d+", name)]
+    reports = [report for text in replicas if (report := re.search(r"offset=(\d+),lag=(\d+)", text))]
+    if not reports:
+        return {}
+    written = int(facts.get("master_repl_offset", "0"))
+    return {
+        series.REDIS_LAG: float(max(0, *[written - int(report[1]) for report in reports])),
+        series.REDIS_SILENCE: float(max([int(report[2]) for report in reports])),
+    }
 
 
 def _is_number(text: str) -> bool:

@@ -161,6 +161,12 @@ REDIS_LAG = _gauge(
     "server",
     merge="max",
 )
+REDIS_SILENCE = _gauge(
+    "penstock_redis_replication_silence_seconds",
+    "Time since a server last heard from its most silent replica.",
+    "server",
+    merge="max",
+)
 REDIS_EVICTED = _of_server("penstock_redis_evicted_keys_total", "Keys that a server dropped because memory was short.")
 REDIS_EXPIRED = _of_server("penstock_redis_expired_keys_total", "Keys that a server dropped because their time was up.")
 REDIS_COMMANDS = _of_server("penstock_redis_commands_total", "Commands that a server has carried out.")

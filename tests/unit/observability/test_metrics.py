@@ -24,8 +24,8 @@ from penstock.events import (
     SignalFailed,
 )
 from penstock.model import Verdict
+from penstock.observability import exposition, series
 from penstock.observability import metrics as module
-from penstock.observability import series
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
@@ -278,7 +278,7 @@ async def test_only_reading_is_allowed(metrics: Metrics) -> None:
 
 async def test_others_have_their_turn_while_a_scrape_is_written(metrics: Metrics) -> None:
     for n in range(3_000):
-        metrics(Decided(f"rule-{n}", "allowed", "", (), 1, "store", "v", f"a{n}"))
+        metrics(Decided(f"rule-{n % 900}", "allowed", "", (), 1, "store", "v", f"a{n}"))
     call, turns = Scrape(), 0
     metrics.handle([call])
     while not call.status:
@@ -316,3 +316,16 @@ async def test_figures_that_cannot_be_written_are_no_reason_to_stop(
     metrics.close()
     assert call.status == 500
     assert "could not be written: No such file" in caplog.text
+
+
+async def test_a_scrape_that_fails_leaves_the_next_one_alone(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Iterator[list[str]]:
+        yield ["half"]
+        raise ValueError
+
+    first, second = Scrape(), Scrape()
+    with monkeypatch.context() as patched:
+        patched.setattr(exposition, "lines", broken)
+        await scraped(metrics, first)
+    await scraped(metrics, second)
+    assert (first.status, second.status) == (500, 200)

@@ -17,7 +17,7 @@ def test_replicas_that_lag_are_told_by_the_last_of_them() -> None:
         "slave0": "ip=10.0.0.2,port=6379,state=online,offset=990,lag=0",
         "slave1": "ip=10.0.0.3,port=6379,state=online,offset=400,lag=3",
     }
-    assert figures(facts) == {series.REDIS_REPLICAS: 2, series.REDIS_LAG: 600}
+    assert figures(facts) == {series.REDIS_REPLICAS: 2, series.REDIS_LAG: 600, series.REDIS_SILENCE: 3}
     assert series.REDIS_LAG not in figures({"master_repl_offset": "1000"})
 
 
