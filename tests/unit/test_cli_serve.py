@@ -53,6 +53,13 @@ def test_what_is_wrong_is_printed_a_line_each_and_nothing_is_started(tmp_path: P
     assert [line.split(" ")[0] for line in result.stderr.splitlines()] == ["config", "listen", "workers"]
 
 
+def test_several_workers_on_counts_in_memory_are_refused_and_told_of_redis() -> None:
+    result = _run("--workers", "2")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("workers 2 (from --workers): processes cannot share the counts of store memory://")
+    assert "redis://" in result.stderr
+
+
 def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
     flags = {"listen": [":1", ":2"], "workers": "4", "store": None, "trusted_proxies": []}
     assert _command(flags, Path("a.toml"))[3:] == [
