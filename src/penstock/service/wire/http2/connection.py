@@ -42,6 +42,8 @@ class Http2(Connection):
         self._transport = transport  # type: ignore[assignment]
         self._transport.set_write_buffer_limits(high=self._traffic.limits.unsent)
         self._traffic.enter(self)
+        if self._traffic.retiring:
+            self.drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
