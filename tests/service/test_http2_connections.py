@@ -2,6 +2,8 @@
 
 import asyncio
 import ssl
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,8 @@ def test_both_protocols_share_a_port_and_a_handler(loop: str, family: str, tmp_p
         with connected(running) as peer:
             second = peer.send(request(1, [*POST[:2], (b":path", b"/one?two")], b"hello")).answer(1)
         assert first.body == second.body == b"POST\n/one\ntwo\nhello"
+        dates = [parsedate_to_datetime(one) for one in (first.headers["date"], second.headers.pop(b"date").decode())]
+        assert dates[1] - dates[0] < timedelta(minutes=5)
         assert second.headers == {b":status": b"200", b"content-type": b"text/plain"}
 
 

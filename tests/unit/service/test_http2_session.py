@@ -550,6 +550,15 @@ def test_who_leaves_too_much_unread_gets_no_more() -> None:
     assert talk.send(request(3)).reset(3) == Code.ENHANCE_YOUR_CALM
 
 
+def test_heads_that_are_too_large_are_soon_too_many() -> None:
+    talk = Talk()
+    bomb = b"\x82\x86\x84" + b"\xbe" * 1_000
+    talk.send(frame(HEADERS, BOTH, 1, b"\x82\x86\x84\x40\x01a\x7f\x81\x1e" + b"x" * 3_968))
+    for id in range(3, 203, 2):
+        talk.send(frame(HEADERS, BOTH, id, bomb))
+    assert talk.end() == Code.ENHANCE_YOUR_CALM
+
+
 def test_many_bodies_that_do_not_end() -> None:
     talk = Talk(SMALL._replace(calls=100))
     refused = 0
@@ -659,7 +668,7 @@ def test_a_session_that_has_ended_hears_nothing() -> None:
     [
         frame(PING, 0, 0, bytes(8)),
         settings([]),
-        frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0" * 10),
+        frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0" * 100),
         window_update(0, 1),
         frame(PRIORITY, 0, 1, bytes(5)),
         frame(0x77, 0, 0),

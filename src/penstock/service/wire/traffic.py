@@ -8,6 +8,7 @@ from email.utils import formatdate
 from penstock.clock import SystemClock
 from penstock.service.wire.calls import Connection
 from penstock.service.wire.exchanges import Openers
+from penstock.service.wire.http2.fields import encode
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.requests import Requests
 from penstock.service.wire.turns import Turns
@@ -16,10 +17,22 @@ from penstock.service.wire.turns import Turns
 class Traffic:
     """The connections that are open, where their calls go, and what they put up with.
 
-    `date` is a line of HTTP/1.1, good for about a second: making it for every answer would cost more than the answer.
+    `date` is a line of HTTP/1.1 and `date2` a field of HTTP/2, good for about a second: making them for every answer
+    would cost more than the answer.
     """
 
-    __slots__ = ("_emptied", "connections", "date", "draining", "limits", "openers", "requests", "retiring", "turns")
+    __slots__ = (
+        "_emptied",
+        "connections",
+        "date",
+        "date2",
+        "draining",
+        "limits",
+        "openers",
+        "requests",
+        "retiring",
+        "turns",
+    )
 
     def __init__(self, turns: Turns, limits: Limits, openers: Openers | None = None) -> None:
         self.turns, self.limits, self.openers = turns, limits, openers or {}
@@ -31,7 +44,9 @@ class Traffic:
         self.renew_date()
 
     def renew_date(self) -> None:
-        self.date = b"date: %b\r\n" % formatdate(SystemClock.time_ns() // 1_000_000_000, usegmt=True).encode()
+        date = formatdate(SystemClock.time_ns() // 1_000_000_000, usegmt=True).encode()
+        self.date = b"date: %b\r\n" % date
+        self.date2 = encode([(b"date", date)])
 
     @property
     def closed(self) -> bool:

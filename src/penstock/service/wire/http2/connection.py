@@ -25,11 +25,16 @@ class Http2(Connection):
         self.gone = False
         self._blocked: float | None = None  # since when the peer has not taken what was written
         self._closing: float | None = None  # since when all has been said
-        self._session = Session(traffic.limits, peer, traffic.turns.add, self._wrote, monotonic(), traffic.openers)
+        self._session = Session(
+            traffic.limits, peer, traffic.turns.add, self._wrote, monotonic(), traffic.openers, self._date
+        )
         self._streams = self._session.streams
 
     def _wrote(self) -> None:
         self._traffic.turns.wrote(self)
+
+    def _date(self) -> bytes:
+        return self._traffic.date2
 
     # ---------------------------------------------------------------- the transport tells
 
@@ -37,6 +42,8 @@ class Http2(Connection):
         self._transport = transport  # type: ignore[assignment]
         self._transport.set_write_buffer_limits(high=self._traffic.limits.unsent)
         self._traffic.enter(self)
+        if self._traffic.retiring:
+            self.drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True

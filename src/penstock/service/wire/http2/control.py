@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.service.wire.http2.fields import TABLE_SIZE
 from penstock.service.wire.http2.frames import (
     ACK,
@@ -32,6 +30,9 @@ CONNECTION_WINDOW = 1_048_576
 
 SUDDEN = 0.005
 """Seconds: who gives up a call later than that did wait for it."""
+
+FEW_SETTINGS = 60
+"""Bytes of settings that are no more trouble than any frame."""
 
 PARTING = b"penstock"
 """What our last ping says: when it comes back, the peer has seen that we are leaving."""
@@ -62,9 +63,8 @@ class Control:
         "streams",
     )
 
-    def __init__(self, limits: Limits, wrote: Callable[[], None], now: float) -> None:
-        self._limits = limits
-        self.streams = Streams(wrote)
+    def __init__(self, limits: Limits, streams: Streams, now: float) -> None:
+        self._limits, self.streams = limits, streams
         self.closed = False
         self._patience = Patience(now)
         self._now = self._began = self._used = now
@@ -112,12 +112,17 @@ class Control:
                 raise Fault(Code.FRAME_SIZE_ERROR, "SETTINGS: expected an empty acknowledgement")
             self._acked = True
             return
-        self._patience.spend(self._now)
+        self._patience.spend(self._now, 1 + len(payload) // FEW_SETTINGS)
+        smallest_table, window = TABLE_SIZE, None
         for name, value in read_settings(payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
-                self.streams.resize(value)
-            elif name == Setting.HEADER_TABLE_SIZE and value < TABLE_SIZE:
-                self.streams.shrink_table()
+                window = value  # of many in a frame, the last one counts
+            elif name == Setting.HEADER_TABLE_SIZE:
+                smallest_table = min(smallest_table, value)
+        if window is not None:
+            self.streams.resize(window)
+        if smallest_table < TABLE_SIZE:
+            self.streams.shrink_table()
         self.streams.write(frame(SETTINGS, ACK, 0))
 
     def _on_push(self, flags: int, id: int, payload: bytes) -> None:

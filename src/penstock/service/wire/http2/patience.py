@@ -21,9 +21,9 @@ class Patience:
     def __init__(self, now: float) -> None:
         self._points, self._at = POINTS, now
 
-    def spend(self, now: float) -> None:
+    def spend(self, now: float, points: int = 1) -> None:
         """The peer made some trouble: a `Fault` once it made too much."""
-        self._points -= 1.0
+        self._points -= points
         if self._points < 0.0:
             self._points = min(POINTS, self._points + (now - self._at) * PER_SECOND)
             self._at = now

@@ -35,7 +35,7 @@ from penstock.service.wire.http2.frames import (
 )
 from penstock.service.wire.http2.refusals import refuse_body, refuse_head
 from penstock.service.wire.http2.requests import Request, check_trailers, read
-from penstock.service.wire.http2.streams import Stream
+from penstock.service.wire.http2.streams import Stream, Streams
 from penstock.service.wire.limits import Limits
 
 KNOWN, KNOWN_SIZE = 64, 1_024
@@ -47,6 +47,9 @@ BODIES = 8
 SMALL = 64
 """Bytes: a smaller frame of a longer body is more trouble than it is worth."""
 
+LARGE_HEAD = 20
+"""Points that a head costs which is too large: a few bytes can name a large field again and again."""
+
 CONTINUE = encode([(b":status", b"100")])
 
 TOO_LARGE = Request(b"GET", b"")
@@ -57,6 +60,7 @@ class Session(Control):
     """What one peer and we have said to each other.
 
     - `take` gets each call that has been read whole; `wrote` is called when there is something to write.
+    - `date` makes the header of that name, encoded.
     """
 
     __slots__ = (
@@ -88,8 +92,9 @@ class Session(Control):
         wrote: Callable[[], None],
         now: float,
         openers: Openers | None = None,
+        date: Callable[[], bytes] | None = None,
     ) -> None:
-        super().__init__(limits, wrote, now)
+        super().__init__(limits, Streams(wrote, date), now)
         self._peer, self._take, self._openers = peer, take, openers or {}
         self._decoder = Decoder()
         self._known: dict[bytes, Request] = {}
@@ -244,6 +249,7 @@ class Session(Control):
         if fields is None:
             stream = self.streams.open[id] = Stream(self.streams, id, TOO_LARGE, self._peer, self._now)
             refuse_head(stream, self._limits)
+            self._patience.spend(self._now, LARGE_HEAD)
             return None
         request = read(fields)
         if not self._decoder.changed and len(block) <= KNOWN_SIZE:

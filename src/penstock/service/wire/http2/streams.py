@@ -41,11 +41,12 @@ PER_POINT = 1_024
 class Encoded:
     """A head as HTTP/2 sends it: kept with it, for every answer that shares it."""
 
-    __slots__ = ("block", "bodiless", "sized", "trailers", "trailers_sized", "unusual")
+    __slots__ = ("block", "bodiless", "dated", "sized", "trailers", "trailers_sized", "unusual")
 
     def __init__(self, head: Head) -> None:
         self.block = encode([(b":status", b"%d" % head.status), *head.headers])
         self.sized = len(self.block) << 8 | HEADERS
+        self.dated = not any(value.startswith(b"application/grpc") for _, value in head.headers)
         self.bodiless = head.status in (204, 304)
         self.unusual = self.bodiless or len(self.block) > FRAME_SIZE
         self.trailers = encode(head.trailers)
@@ -120,6 +121,7 @@ class Streams:
 
     __slots__ = (
         "_bare",
+        "_date",
         "_initial",
         "_queued",
         "_useful",
@@ -133,8 +135,8 @@ class Streams:
         "unsent",
     )
 
-    def __init__(self, wrote: Callable[[], None]) -> None:
-        self._wrote = wrote
+    def __init__(self, wrote: Callable[[], None], date: Callable[[], bytes] | None = None) -> None:
+        self._wrote, self._date = wrote, date
         self.open: dict[int, Stream] = {}
         self.out: list[bytes] = []
         self._window = self._initial = WINDOW  # what the peer takes: over all, and of a new stream
@@ -156,7 +158,7 @@ class Streams:
         if not isinstance(encoded, Encoded):
             encoded = head.http2 = Encoded(head)
         size, id, out = len(body), stream.id, self.out
-        if extra or not size or not self._bare or encoded.unusual or stream.method == b"HEAD":
+        if extra or not size or not self._bare or encoded.unusual or encoded.dated or stream.method == b"HEAD":
             self._answer_slowly(stream, encoded, body, extra)
             return
         stream.answered = True
@@ -177,6 +179,8 @@ class Streams:
 
     def _answer_slowly(self, stream: Stream, encoded: Encoded, body: bytes, extra: Sequence[Header]) -> None:
         block = encoded.block + encode(extra) if extra else encoded.block
+        if self._date is not None and encoded.dated:
+            block += self._date()
         if stream.method == b"HEAD" or encoded.bodiless:
             body = b""
         alone = not body and not encoded.trailers
