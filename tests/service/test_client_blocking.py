@@ -6,12 +6,15 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
 from penstock import ManualClock, RateLimited, StoreError
 from penstock.client import Client, Tls
 from penstock.errors import InvalidInput, InvalidReceipt, InvalidRequest
+from penstock.middleware.wsgi import RateLimitMiddleware
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls as ServerTls
 from penstock.testing.certificates import Certificate, can_make_certificates
@@ -236,3 +239,19 @@ def test_both_sides_show_their_certificates(tmp_path: Path) -> None:
         for tls_ in (Tls(server.path), Tls(own.path, own.path, own.key)):  # shows nothing; trusts somebody else
             with Client(url, tls=tls_, timeout=DEADLINE, on_failure="raise") as client, pytest.raises(StoreError):
                 client.check(ORDERS)
+
+
+def test_a_middleware_takes_a_client_as_its_limiter(client: Client) -> None:
+    said: list[tuple[str, dict[str, str]]] = []
+
+    def answer(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"served"]
+
+    limited = RateLimitMiddleware(answer, limiter=client, quota="2/minute", key="ip")
+    for _ in range(3):
+        environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.9"}
+        setup_testing_defaults(environ)
+        list(limited(environ, lambda status, headers, *_: said.append((status, dict(headers)))))  # type: ignore[arg-type]
+    assert [status for status, _ in said] == ["200 OK", "200 OK", "429 Too Many Requests"]
+    assert said[2][1]["RateLimit-Policy"] == '"2-per-minute";q=2;w=60'
