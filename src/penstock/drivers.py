@@ -17,11 +17,10 @@ import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from traceback import format_tb
 from typing import Any, Literal, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros
-from penstock.errors import InvalidInput, StoreError
+from penstock.errors import InvalidInput, StoreError, fault
 from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.layers.base import Due, ForOne, Layer
 from penstock.layers.stand_ins import instead
@@ -156,8 +155,7 @@ class _Chain:
         tell(self._hook, LayerFailed("driver", type(error).__name__))
         if not 0 <= now - self._logged_at < LOG_EVERY:
             self._logged_at = now
-            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-            log.error("a fault of our own, %s (%d so far):\n%s", type(error).__name__, self.faults, where)
+            log.error("a fault of our own (%d so far): %s", self.faults, fault(error))
 
 
 class Driver:

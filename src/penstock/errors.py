@@ -21,6 +21,7 @@ Messages name the thing, the value and what was expected. Keys are identities, s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from traceback import format_tb
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def shown(value: object) -> str:
     except Exception:  # it holds such an integer, or cannot be printed at all
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def fault(error: BaseException) -> str:
+    """A fault of our own as logs tell it: its kind and its place, not what it says, which may quote a key."""
+    return f"{type(error).__name__}\n{''.join(format_tb(error.__traceback__))}"
 
 
 class PenstockError(Exception):

@@ -21,11 +21,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from operator import methodcaller
-from traceback import format_tb
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import CostExceedsLimit, InvalidOption, shown
+from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
 from penstock.front import QuotaLike, is_coroutine_function
 from penstock.headers import PROBLEM_JSON, TOO_MANY, Header, HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
@@ -366,9 +365,8 @@ def _method(request: Request) -> str | None:
 
 
 def _fault(option: str, error: Exception, then: str) -> None:
-    """Log what a function among the options raised: its kind and place, not what it says, which may quote a key."""
-    where = "".join(format_tb(error.__traceback__))
-    _log.error("%s: raised %s, so %s:\n%s", option, type(error).__name__, then, where)
+    """Log what a function among the options raised."""
+    _log.error("%s: raised, so %s: %s", option, then, fault(error))
 
 
 def _check_functions(options: Options) -> None:

@@ -18,12 +18,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from traceback import format_tb
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros, monotonic
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.errors import InvalidOption, PenstockError, StoreError
+from penstock.errors import InvalidOption, PenstockError, StoreError, fault
 from penstock.front import Id, verdict_of
 from penstock.model import Failed, Op, Outcome, Verdict
 from penstock.rule_front import decided
@@ -110,8 +109,7 @@ class Batch:
         try:
             return then(outcome)
         except Exception as error:
-            where = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-            log.error("an answer that could not be told: %s\n%s", type(error).__name__, where)
+            log.error("an answer that could not be told: %s", fault(error))
         try:
             return then(Failed(StoreError("an unexpected error", transient=False), "unknown"))
         except Exception:

@@ -13,6 +13,7 @@ from typing import Protocol
 from urllib.parse import quote_from_bytes
 
 from penstock.clock import monotonic
+from penstock.errors import fault
 from penstock.service.grpc_framing import Status, Unreadable, encoding_of, pack, pack_gzip, unpack
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
@@ -130,7 +131,7 @@ class Grpc:
         try:
             method.handle(messages)
         except Exception as error:
-            log.exception("a batch of %s messages: %s", len(messages), type(error).__name__)
+            log.error("a batch of %s messages: %s", len(messages), fault(error))
             for message in messages:
                 message.fail(Status.INTERNAL, "a fault of this server")  # those answered take no second answer
 

@@ -24,6 +24,7 @@ from penstock.rules.explaining import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
+from penstock.service.api.quotas import Named
 from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
 from penstock.service.deciding import Batch, Decider, Result, Then
 from penstock.service.tokens import Tokens
@@ -66,6 +67,7 @@ class Endpoints:
     def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
         self._decider, self._limiter = decider, limiter
         self._tokens, self._verdicts = tokens, verdicts
+        self._named = Named(limiter)
         self._check_now = decider.check_now
         self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter._bind is not None else None
         self.by_path: dict[bytes, Endpoint] = {
@@ -115,7 +117,7 @@ class Endpoints:
     def hold(self, body: bytes, reply: Reply) -> None:
         sent = _either(body)
         if not _names_rules(sent):
-            self._limiter._check_places(_quota(sent.quota))
+            self._limiter._check_places(self._quota(sent.quota))
         self._either(sent, reply)
 
     def reserve(self, body: bytes, reply: Reply) -> None:
@@ -129,7 +131,7 @@ class Endpoints:
         if _names_rules(sent):
             self._by_rules(cast("bodies.Check", sent), reply, Extras(decisions=sent.decisions), dry=True)
         else:
-            op = self._limiter._acquire(_key(sent.key), _quota(sent.quota), sent.cost, dry=True)
+            op = self._limiter._acquire(_key(sent.key), self._quota(sent.quota), sent.cost, dry=True)
             self._add(op, partial(self._decided, reply, Extras(decisions=sent.decisions), True), reply)
 
     def explain(self, body: bytes, reply: Reply) -> None:
@@ -142,6 +144,9 @@ class Endpoints:
                 reply.tell(encode(_explained(explanation)))
 
         self._decider.explain(reply.batch, sent.descriptor, sent.cost, reply.expires, explained)
+
+    def _quota(self, quota: bodies.JsonQuota | UnsetType) -> bodies.JsonQuota:
+        return self._named.check(cast("bodies.JsonQuota", quota))
 
     def _either(self, sent: bodies.Either, reply: Reply) -> None:
         if _names_rules(sent):
@@ -165,7 +170,7 @@ class Endpoints:
             reply.tell(self._verdicts.write(result, extras))
 
     def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Reply, extras: Extras) -> None:
-        key, quota = _key(sent.key), _quota(sent.quota)
+        key, quota = _key(sent.key), self._quota(sent.quota)
         if self._acquire_now is not None:
             verdict = self._acquire_now(key, quota, sent.cost, sent.id)
             reply.batch.decided.append(verdict)
@@ -227,7 +232,7 @@ class Endpoints:
             _, _, plan = self._decider.plan(cast("dict[str, object]", sent.descriptor), 1)
             ops: Sequence[Op] = [Reset(key, quota) for key, quota, _, _ in plan.posed]
         else:
-            ops = self._limiter._reset(_key(sent.key), _quota(sent.quota))
+            ops = self._limiter._reset(_key(sent.key), self._quota(sent.quota))
         forgotten = _Forgotten(len(ops), reply)
         for op in ops:
             self._add(op, forgotten.one, reply)
@@ -324,10 +329,6 @@ def _names_rules(sent: bodies.Either | bodies.Peek | bodies.Reset) -> bool:
 
 def _key(key: JsonKey | UnsetType) -> Key:
     return tuple(key) if key.__class__ is list else cast("str", key)
-
-
-def _quota(quota: bodies.JsonQuota | UnsetType) -> bodies.JsonQuota:
-    return cast("bodies.JsonQuota", quota)
 
 
 def _extras(sent: bodies.Check | bodies.Acquire) -> Extras:

@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from traceback import format_tb
 
 from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError
 
@@ -24,6 +23,7 @@ from penstock.errors import (
     InvalidRequest,
     PenstockError,
     StoreError,
+    fault,
 )
 from penstock.service.api.bodies import encode
 from penstock.service.wire.calls import Head, Header
@@ -99,8 +99,7 @@ def answer_of(error: Exception) -> tuple[Head, bytes]:
 def note(where: str, error: Exception) -> None:
     """A caller's fault is its own business; one of ours is logged."""
     if not isinstance(error, (PenstockError, *UNREADABLE)):
-        trace = "".join(format_tb(error.__traceback__))  # not what it says, which may quote a key
-        log.error("%s: a fault of our own, %s:\n%s", where, type(error).__name__, trace)
+        log.error("%s: a fault of our own: %s", where, fault(error))
 
 
 def _problem(status: int, code: str, detail: str, field: str | None) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from penstock.errors import fault
 from penstock.service.wire.calls import Call, Connection, Handler, Head
 
 log = logging.getLogger("penstock.service")
@@ -42,7 +43,7 @@ class Turns:
         try:
             self._handler.handle(calls)
         except Exception as error:
-            log.exception("a batch of %s calls: %s", len(calls), type(error).__name__)
+            log.error("a batch of %s calls: %s", len(calls), fault(error))
             for call in calls:
                 call.answer(FAULT, FAULT_BODY)  # those that have been answered take no second one
         finally:
@@ -55,5 +56,5 @@ class Turns:
             try:
                 connection.flush()
             except Exception as error:  # of one connection: the others are flushed all the same
-                log.exception("a connection that cannot be written to: %s", type(error).__name__)
+                log.error("a connection that cannot be written to: %s", fault(error))
                 connection.abort()

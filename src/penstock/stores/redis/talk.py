@@ -13,6 +13,7 @@ from typing import NamedTuple
 import hiredis
 
 from penstock.clock import Clock, Micros, SystemClock
+from penstock.errors import fault
 from penstock.model import Failed, Op, Outcome, new
 from penstock.stores.redis.checks import QUESTIONS, findings
 from penstock.stores.redis.plan import Call, Part, Planner, is_always_alike
@@ -91,8 +92,8 @@ class Talk:
         ops, call, _ = question
         try:
             outcomes, stale, now, corrupt = self._planner.read(ops, call, reply)  # type: ignore[arg-type]
-        except Exception:  # whoever it was that answered, callers wait for an outcome
-            log.exception("redis at %s: an answer that means nothing", _place(node))
+        except Exception as error:  # whoever it was that answered, callers wait for an outcome
+            log.error("redis at %s: an answer that means nothing: %s", _place(node), fault(error))
             return [unanswered("an answer that means nothing", _place(node))] * len(ops), [], 0
         if corrupt:
             self.corrupt += corrupt

@@ -1,0 +1,36 @@
+"""Quotas that callers name. Each takes room for as long as the service runs, so there is an end to them."""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidQuota
+from penstock.front import Front
+from penstock.quota import Identity
+from penstock.service.api.bodies import JsonQuota
+
+MOST = 10_000
+"""How many kinds of counters callers may name: by algorithm, period and name, whatever the key and the amount."""
+
+
+class Named:
+    """Lets a quota pass that is known, or for which there is room."""
+
+    def __init__(self, limiter: Front, most: int = MOST) -> None:
+        self._limiter, self._most = limiter, most
+        self._texts: set[str] = set()  # of those that have passed; a text is known quicker than what it means
+        self._identities: set[Identity] = set()
+
+    def check(self, quota: JsonQuota) -> JsonQuota:
+        if quota.__class__ is str and quota in self._texts:
+            return quota
+        found = {part.identity for part in self._limiter._quotas(quota)} - self._identities
+        if len(self._identities) + len(found) > self._most:
+            raise InvalidQuota(
+                f"quota: one more beside {len(self._identities)} others (expected: at most {self._most} "
+                "that differ in algorithm, period or name; what varies belongs into the key)"
+            )
+        self._identities |= found
+        if quota.__class__ is str:
+            if len(self._texts) >= self._most:  # the same ones with ever other amounts
+                self._texts.clear()
+            self._texts.add(quota)
+        return quota

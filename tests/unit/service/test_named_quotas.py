@@ -1,0 +1,29 @@
+"""Quotas that callers name: there is an end to how many, and a word that says why."""
+
+import pytest
+
+from penstock import Limiter
+from penstock.errors import InvalidQuota
+from penstock.service.api.quotas import Named
+
+
+def test_amounts_may_vary_and_names_may_not_without_end() -> None:
+    named = Named(Limiter(), most=3)
+    assert [named.check(f"{limit}/minute") for limit in range(1, 11)] == [f"{n}/minute" for n in range(1, 11)]
+    assert named.check(["5/second gcra", "100/hour name a"]) == ["5/second gcra", "100/hour name a"]
+    with pytest.raises(InvalidQuota) as caught:
+        named.check("100/hour name b")
+    assert str(caught.value) == (
+        "quota: one more beside 3 others (expected: at most 3 that differ in algorithm, period or name; "
+        "what varies belongs into the key)"
+    )
+    for known in ("1/minute", "7/second gcra", "100/hour name a"):
+        assert named.check(known) == known
+
+
+def test_what_is_no_quota_takes_no_room() -> None:
+    named = Named(Limiter(), most=1)
+    for _ in range(3):
+        with pytest.raises(InvalidQuota):
+            named.check("100 per fortnight")
+    assert named.check("100/minute") == "100/minute"
