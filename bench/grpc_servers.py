@@ -24,7 +24,7 @@ from socket import create_server
 
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
-from penstock.service.envoy import Parts, configured
+from penstock.service.envoy.parts import Parts, configured
 from penstock.service.grpc import Grpc, Message
 from penstock.service.running import Now, Runner, Soon
 from penstock.service.wire.calls import Call, Head, Header, Peer
