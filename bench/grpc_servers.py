@@ -25,6 +25,7 @@ from socket import create_server
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
 from penstock.service.envoy.parts import Parts, configured
+from penstock.service.envoy.source import ConfigSource
 from penstock.service.grpc import Grpc, Message
 from penstock.service.running import Now, Runner, Soon
 from penstock.service.wire.calls import Call, Head, Header, Peer
@@ -42,7 +43,7 @@ THREADS = 8
 def method(runner: Runner) -> Parts:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "bench.yaml").write_text(CONFIG)
-        return configured(folder, runner, ready=lambda: True, budget=10 * SECOND)
+        return configured(ConfigSource(folder), runner, ready=lambda: True, budget=10 * SECOND)
 
 
 def serve_penstock(port: int, url: str | None) -> None:
