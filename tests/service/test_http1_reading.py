@@ -95,6 +95,13 @@ def test_a_large_body_in_many_pieces_is_put_together_once() -> None:
     assert [len(call.body) for call in handler.calls] == [1_000_000]
 
 
+def test_an_empty_line_behind_a_body_may_be_cut_in_two() -> None:
+    handler = Echo()
+    head = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n"
+    Fed(handler).feed(head, b"x" * 500 + b"\r", b"\n" + GET)
+    assert [call.path for call in handler.calls] == [b"/p", b"/a"]
+
+
 # ---------------------------------------------------------------- over sockets
 
 
@@ -234,6 +241,22 @@ def test_100_continue_waits_for_earlier_answers() -> None:
     fed.loop.turn()
     assert fed.output.count(b"100 Continue") == 1
     assert fed.output.endswith(b"second")
+
+
+def test_who_has_sent_the_body_without_waiting_gets_no_100_continue_later() -> None:
+    handler = Holding()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+    for framing, body in (
+        (b"Content-Length: 5\r\n\r\n", b"hello"),
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nhello\r\n0\r\n\r\n"),
+    ):
+        handler.calls.clear()
+        fed = Fed(handler).feed(GET + head + framing, body)
+        for call in handler.calls:
+            call.answer(Head(200), b"last")
+        fed.loop.turn()
+        assert fed.statuses == [200, 200]
+        assert fed.output.endswith(b"last")
 
 
 # ---------------------------------------------------------------- faults of the handler

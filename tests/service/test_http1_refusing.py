@@ -96,6 +96,13 @@ def test_a_shape_is_refused_in_any_pieces(data: bytes, status: int) -> None:
         assert not fed.connection.calls
 
 
+def test_a_length_with_more_zeros_than_python_counts_is_refused() -> None:
+    handler = Echo()
+    fed = Fed(handler).feed(POST + b"Content-Length: " + b"0" * 5000 + b"5\r\n\r\nhello")
+    assert fed.statuses == [400]
+    assert not handler.calls
+
+
 def test_a_refusal_waits_for_earlier_answers() -> None:
     handler = Holding()
     fed = Fed(handler).feed(GET + b"nonsense\r\n\r\n" + GET)

@@ -188,6 +188,7 @@ class Http1(Connection):
             turns.add(call)
             if self._partial:
                 self._partial, self._request = False, None
+                self._needed, self._continue = 0, False  # who has sent the body waits for no 100 Continue
             if not request.keep:
                 self._stop_taking()
                 return at

@@ -21,6 +21,7 @@ _LINE = re.compile(rb"([A-Z-]+) ([!\"$-~]+) HTTP/([0-9]\.[0-9])\r\n")
 _VERSIONS = frozenset({b"1.0", b"1.1"})
 _OURS = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"})
 _ABSOLUTE = re.compile(rb"https?://([^/?@]+)([/?].*)?", re.IGNORECASE)
+_LONGEST_LENGTH = 20  # 2^64 has so many digits
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
 
 
@@ -157,7 +158,7 @@ def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool
             if _HOST.fullmatch(value) is None:
                 raise malformed("Host: expected a name or address, and perhaps a port")
         elif name == b"content-length":
-            length = int(value)  # llhttp has seen that it is one, made of digits, and the only one
+            length = _length(value)
         elif name == b"transfer-encoding":
             length = _chunked(value, old=old)
         elif name == b"connection":
@@ -172,6 +173,13 @@ def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool
         raise too_large(limit)
     keep = b"close" not in options and (not old or b"keep-alive" in options)
     return length, keep, expects
+
+
+def _length(value: bytes) -> int:
+    """llhttp has seen that it is a number below 2^64, and the only one; but it may begin with any number of zeros."""
+    if len(value) > _LONGEST_LENGTH:
+        raise malformed(f"Content-Length: expected at most {_LONGEST_LENGTH} digits")
+    return int(value)
 
 
 def _chunked(coding: bytes, *, old: bool) -> int:
