@@ -20,6 +20,7 @@ RULES = """\
 rules:
   - {id: everybody, key: api_key | ip, quota: 2/hour}
   - {id: blocked, match: {path: /blocked}, action: deny}
+  - {id: elsewhere, match: {host: blocked.example}, action: deny}
 """
 PATIENCE = "30s"
 
@@ -108,6 +109,13 @@ def proxy(
         place.close()
 
 
+def _raw(client: httpx.Client, header: bytes) -> int:
+    """The status of an answer to a request with a header that no decent client would send."""
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), DEADLINE) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%b\r\n\r\n" % header)
+        return int(raw.makefile("rb").readline().split()[1])
+
+
 def _listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -142,6 +150,12 @@ def test_a_proxy_asks_and_refuses_and_lets_pass_when_nobody_answers(
     assert asked_for == [429, 429]
 
     assert client.get("/blocked", headers={"x-api-key": "another"}).status_code == 403
+    assert client.get("/", headers={"x-api-key": "another", "host": "blocked.example"}).status_code == 403
+
+    # What the service cannot read is no way past it; whatever else a client sends, it is not told.
+    assert _raw(client, b"X-Api-Key: \x01") == 400
+    assert _raw(client, b"X-Other: \x01") in (400, 429)
+    assert _raw(client, b"\r\n".join(b"X-%d: %b" % (n, b"x" * 150) for n in range(90))) in (429, 431)
 
     service.place.kill()
     assert [client.get("/orders", headers=mine).status_code for _ in range(5)] == [200] * 5
