@@ -34,20 +34,21 @@ LEAST_SECRET = 16
 LEAST_AGE: Micros = 86_400 * SECOND
 """For how long a token can be handed in at least."""
 
-MAX_TOKEN = 65_536
+MAX_TOKEN = 262_144
+"""In characters: more than the longest key and as many quotas as a call may name come to."""
+
 _TAG = 16
 _BLOCK = 64
 _HERE = 8
 _MOST = 2**63
 
-_Row: TypeAlias = tuple[Key, str, int, int | str]
-_Content: TypeAlias = tuple[int, list[_Row], str | None, Source, bytes]
-"""When it expires, in seconds (0: never); key, quota, cost and mark of each charge; record; source; where."""
+_Row: TypeAlias = tuple[int, str, int, int | str]
+_Content: TypeAlias = tuple[int, list[Key], list[_Row], str | None, Source, bytes]
+"""When it expires, in seconds (0: never); the keys, once each, because they may be long; which of them, quota, cost and
+mark of each charge; record; source; where."""
 
 _pack: Callable[[_Content], bytes] = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(
-    tuple[int, list[tuple[str | tuple[str, ...], str, int, int | str]], str | None, Source, bytes]
-).decode
+_unpack = msgspec.msgpack.Decoder(tuple[int, list[str | tuple[str, ...]], list[_Row], str | None, Source, bytes]).decode
 
 
 class Tokens:
@@ -69,20 +70,23 @@ class Tokens:
     def seal(self, receipt: Receipt | None, at: Micros) -> str:
         """The token of a receipt of a request decided `at` that instant; None is of one that was charged nothing."""
         charges, record, source = receipt or ((), None, "store")
-        rows: list[_Row] = [(key, _text(quota), cost, _packable(mark)) for key, quota, cost, mark in charges]
+        keys: dict[Key, int] = {}
+        rows: list[_Row] = [
+            (keys.setdefault(key, len(keys)), _text(quota), cost, _packable(mark)) for key, quota, cost, mark in charges
+        ]
         here = b"" if source == "store" else self._here
-        content = _pack((_expiry(charges, at), rows, record, source, here))
+        content = _pack((_expiry(charges, at), list(keys), rows, record, source, here))
         tag = self._tag(content)
         return urlsafe_b64encode(VERSION + tag + self._hidden(tag, content)).rstrip(b"=").decode()
 
     def open(self, token: str, now: Micros) -> Receipt:
         """The receipt in a token; without charges, if there was none or it was charged by a server that is not here."""
-        expires, rows, record, source, here = self._opened(token)
+        expires, keys, rows, record, source, here = self._opened(token)
         if expires and now >= expires * SECOND:
             raise InvalidReceipt("receipt: expired (nothing that it names can be given back any more)")
         if source != "store" and here != self._here:
             return Receipt(())  # another host charged it to itself while the store was away: here there is nothing
-        charges = tuple([Charge(key, _quota(quota), cost, int(mark)) for key, quota, cost, mark in rows])
+        charges = tuple([Charge(keys[key], _quota(quota), cost, int(mark)) for key, quota, cost, mark in rows])
         return Receipt(charges, record, source)
 
     def _opened(self, token: str) -> _Content:
@@ -108,12 +112,13 @@ class Tokens:
     def _hidden(self, tag: bytes, content: bytes) -> bytes:
         """The content, hidden; or shown, if it was hidden."""
         size = len(content)
-        stream = b""
+        blocks = []
         for block in range(-(-size // _BLOCK)):
             hiding = self._hiding.copy()
             hiding.update(tag + block.to_bytes(4, "big"))
-            stream += hiding.digest()
-        return (int.from_bytes(content, "big") ^ int.from_bytes(stream[:size], "big")).to_bytes(size, "big")
+            blocks.append(hiding.digest())
+        stream = b"".join(blocks)[:size]
+        return (int.from_bytes(content, "big") ^ int.from_bytes(stream, "big")).to_bytes(size, "big")
 
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock import Limiter
 from penstock.errors import InvalidQuota
-from penstock.service.api.quotas import Named
+from penstock.service.api.quotas import TOGETHER, Named
 
 
 def test_amounts_may_vary_and_names_may_not_without_end() -> None:
@@ -27,3 +27,15 @@ def test_what_is_no_quota_takes_no_room() -> None:
         with pytest.raises(InvalidQuota):
             named.check("100 per fortnight")
     assert named.check("100/minute") == "100/minute"
+
+
+def test_one_call_may_not_name_too_many() -> None:
+    limiter = Limiter()
+    named = Named(limiter)
+    many = [f"{n}/minute name n{n}" for n in range(1, TOGETHER + 2)]
+    assert named.check(many[:-1]) == many[:-1]
+    with pytest.raises(InvalidQuota) as caught:
+        named.check(many)
+    assert str(caught.value) == "quota: 33 of them (expected at most 32 in one call)"
+    assert tuple(many) not in limiter._parts, "it was read and remembered"
+    assert named.check("1/hour") == "1/hour"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.clock import SECOND
 from penstock.errors import InvalidOption, InvalidReceipt
-from penstock.model import Charge, Receipt
+from penstock.model import MAX_KEY_PART, MAX_KEY_PARTS, Charge, Receipt
 from penstock.quota import Quota
+from penstock.service.api.quotas import TOGETHER
 from penstock.service.tokens import Tokens
 
 NOW = 1_700_000_000 * SECOND
@@ -41,6 +42,14 @@ def test_what_was_sealed_is_opened_as_it_was(receipt: Receipt) -> None:
     assert TOKENS.open(token, NOW) == receipt
     assert token.isascii()
     assert "=" not in token
+
+
+def test_the_longest_key_with_as_many_quotas_as_a_call_may_name_is_opened() -> None:
+    """A token that is handed out and then refused would hold places for ever."""
+    key = ("k" * MAX_KEY_PART,) * MAX_KEY_PARTS
+    quota = "100000/365 days penalty 15m count denied min_interval 250ms name a-rather-long-name-of-"
+    receipt = Receipt(tuple([Charge(key, Quota.parse(f"{quota}{n}"), 2**53, 2**130) for n in range(TOGETHER)]), "r")
+    assert TOKENS.open(TOKENS.seal(receipt, NOW), NOW) == receipt
 
 
 @given(receipts, st.data())

@@ -11,6 +11,10 @@ MOST = 10_000
 """How many kinds of counters callers may name: by algorithm, period and name, whatever the key and the amount."""
 
 
+TOGETHER = 32
+"""How many one call may name. Each takes time while others wait, and a list of them is remembered."""
+
+
 class Named:
     """Lets a quota pass that is known, or for which there is room."""
 
@@ -22,7 +26,12 @@ class Named:
     def check(self, quota: JsonQuota) -> JsonQuota:
         if quota.__class__ is str and quota in self._texts:
             return quota
-        found = {part.identity for part in self._limiter._quotas(quota)} - self._identities
+        if quota.__class__ is list and len(quota) > TOGETHER:  # before any of them is read
+            raise _too_many(len(quota))
+        parts = self._limiter._quotas(quota)
+        if len(parts) > TOGETHER:
+            raise _too_many(len(parts))
+        found = {part.identity for part in parts} - self._identities
         if len(self._identities) + len(found) > self._most:
             raise InvalidQuota(
                 f"quota: one more beside {len(self._identities)} others (expected: at most {self._most} "
@@ -34,3 +43,7 @@ class Named:
                 self._texts.clear()
             self._texts.add(quota)
         return quota
+
+
+def _too_many(quotas: int) -> InvalidQuota:
+    return InvalidQuota(f"quota: {quotas} of them (expected at most {TOGETHER} in one call)")
