@@ -134,7 +134,10 @@ def test_hidden_rules_show_no_policy() -> None:
         (b"/..", "/"),
         (b"", "/"),
         (b"*", "/*"),
-        (b"/\xff", "/\xff"),
+        (b"/caf\xc3\xa9", "/caf\u00e9"),
+        (b"/caf\xc3%A9", "/caf\u00e9"),
+        (b"/\xff", "/\ufffd"),
+        (b"/%FF", "/\ufffd"),
     ],
 )
 def test_there_is_one_way_to_write_a_path(raw: bytes, path: str) -> None:

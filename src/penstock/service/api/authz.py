@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from penstock.errors import InvalidOption, PenstockError, shown
 from penstock.headers import HeaderWriter
@@ -153,9 +153,9 @@ def _fail(call: Call, batch: Batch, error: Exception) -> None:
 
 def plain(path: bytes) -> str:
     """A path in the one form that it is matched in; it begins with a slash."""
-    text = path.decode("latin-1")
-    if "%" in text:
-        text = unquote(text)
+    if b"%" in path:
+        path = unquote_to_bytes(path)
+    text = path.decode("utf-8", "replace")  # proxies pass on what clients did not encode
     if "//" in text or "/." in text:
         kept: list[str] = []
         parts = _SLASHES.sub("/", text).split("/")[1:]

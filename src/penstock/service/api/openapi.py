@@ -61,7 +61,7 @@ CALLS = (
     Described(
         "/v1/acquire",
         "Decide on a request by key and quota, without rules",
-        "A key is text or a list of texts, a quota is text such as `100/minute`, or several.",
+        "A key is text or a list of texts, a quota is text such as `100/minute`, or a list of up to 32.",
         bodies.Acquire,
         bodies.Verdict,
         {"key": ["alice", "search"], "quota": "10/second burst 20", "cost": 2},
