@@ -24,6 +24,7 @@ from shutil import rmtree
 from socket import socket
 from typing import Any, Protocol
 
+from penstock.clock import SECOND, Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import Hook
@@ -76,6 +77,9 @@ _CALLS = "acquire authz check check/batch explain hold peek refund release renew
 PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
 """By which a trace may name a call: what else its path says is the client's business."""
 
+REACHING: Micros = SECOND
+"""How long a worker waits for its store before it answers without."""
+
 LINGER = 1.0
 """Seconds, at most, in which clients are told that their connection closes."""
 
@@ -121,6 +125,7 @@ class Service:
         if self._config is not None:
             self._config.start()
         self.metrics.start()
+        await self._reach()
         await self.server.listen(sockets)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
@@ -131,6 +136,13 @@ class Service:
         log.info("draining: %s connections, at most %g s", self.server.connections, drain)
         await self.server.drain(drain, linger=min(LINGER, drain / 4))
         await self._close()
+
+    async def _reach(self) -> None:
+        """Connect to the store before anybody asks: what a decision may take is too short for that. Changes nothing."""
+        limiter = self._limiter
+        if isinstance(limiter, AsyncLimiter):  # with many keys, so that each node of a cluster is asked for some
+            ops = [limiter._acquire(f"penstock {n}", "1/second", 0, dry=True) for n in range(64)]
+            await limiter._driver.run(ops, REACHING)
 
     def reload(self) -> None:
         """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""

@@ -19,7 +19,8 @@ from penstock.cli.example_rules import EXAMPLE
 from penstock.service.listening import Address, Listening
 from penstock.testing.certificates import Certificate, can_make_certificates
 from penstock.testing.processes import DEADLINE, wait_until
-from tests.service.serving import CHECK, ROOT, Serving
+from penstock.testing.servers import Server
+from tests.service.serving import CHECK, PATIENT, ROOT, Serving
 
 TOKEN = "a token of some length".replace(" ", "-")
 
@@ -49,6 +50,17 @@ def test_rules_that_are_there_are_left_alone_and_followed() -> None:
         assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False], (
             "one more, and what was used stays"
         )
+
+
+def test_it_has_reached_its_store_before_anybody_asks() -> None:
+    """Who asked first would be answered without the store: there is no time to connect within a decision."""
+    with Server() as store:
+        with Serving("--store", f"{store.url}?secret=of-these-tests", *PATIENT) as service:
+            service.wait_for("listening on")
+            with store.talk() as conversation:
+                assert b"cmdstat_eval" in conversation.ask("INFO", "commandstats")
+        with Serving("--store", "redis://127.0.0.1:1/0?secret=of-these-tests") as service, service.client() as client:
+            assert client.post("/v1/check", json=CHECK).json()["source"] == "local", "nor is it stopped by a dead one"
 
 
 def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None:
