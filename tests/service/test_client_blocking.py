@@ -168,6 +168,9 @@ def test_threads_share_a_client(client: Client) -> None:
 def test_more_than_a_service_takes_at_once_is_asked_in_portions(client: Client) -> None:
     verdicts = client.acquire_many([("crowd", "400/hour")] * 700)
     assert sum(verdict.allowed for verdict in verdicts) == 400
+    rulings = client.check_many([{"path": "/elsewhere/" + "x" * 3_000}] * 400)  # more than a megabyte
+    assert [ruling.allowed for ruling in rulings] == [True] * 400
+    assert client.check_many([]) == []
 
 
 def test_a_closed_client_says_so(at: tuple[Running, Batches]) -> None:

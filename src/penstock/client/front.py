@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from penstock.client.answers import Ruling, unanswered
@@ -25,8 +25,13 @@ Request: TypeAlias = Descriptor | tuple[Descriptor, int]
 WhenGone: TypeAlias = Literal["open", "closed", "raise"]
 """What happens when the service cannot be asked: everybody passes, nobody passes, an error is raised."""
 
+BATCH = b"/v1/check/batch"
+
 AT_ONCE = 500
-"""How many requests are one question; a service takes a thousand, and a megabyte."""
+"""How many requests are one question; a service takes a thousand."""
+
+MAX_BODY = 524_288
+"""Bytes of one question; a service takes twice as much."""
 
 
 class Asked(NamedTuple):
@@ -63,12 +68,9 @@ class RuleAsker:
         for position, pair in enumerate(pairs):
             if len(pair) != 2:
                 raise InvalidRequest(f"request {position}: expected a descriptor, or (descriptor, cost)")
-        asked = []
-        for start in range(0, len(pairs), AT_ONCE):
-            some = pairs[start : start + AT_ONCE]
-            body = [check(_checked(one), check_units("cost", cost, least=0), None) for one, cost in some]
-            asked.append(Asked(question(b"/v1/check/batch", body, safe=False), [cost for _, cost in some]))
-        return asked
+        checks = [check(_checked(one), check_units("cost", cost, least=0), None) for one, cost in pairs]
+        each = [question(BATCH, one, safe=False) for one in checks]
+        return [Asked(together(each[some]), [cost for _, cost in pairs[some]]) for some in portions(each)]
 
     def told(self, heard: Heard) -> Any:
         """What was said, or a `Failed`. What is the caller's fault is raised."""
@@ -127,6 +129,25 @@ class RuleAsker:
             raise told.error.to_raise(told.charged)
         answered: dict[str, Any] = told
         return answered
+
+
+def portions(questions: Sequence[Question]) -> Iterator[slice]:
+    """As many of them at a time as a service takes."""
+    start = size = 0
+    for position, one in enumerate(questions):
+        length = len(one.body or b"")
+        if position > start and (position - start >= AT_ONCE or size + length > MAX_BODY):
+            yield slice(start, position)
+            start, size = position, 0
+        size += length
+    if questions:
+        yield slice(start, len(questions))
+
+
+def together(questions: Sequence[Question]) -> Question:
+    """Several checks as one question."""
+    body = b",".join([one.body or b"" for one in questions])
+    return Question(BATCH, b"[" + body + b"]", all(one.safe for one in questions))
 
 
 def _checked(descriptor: Descriptor) -> Descriptor:

@@ -6,17 +6,14 @@ Nobody waits for others to come: a turn is what the loop has to run anyway. Who 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from penstock.client.exchange import Question
-from penstock.client.front import AT_ONCE, RuleAsker
+from penstock.client.front import RuleAsker, portions, together
 from penstock.client.service import AsyncService
 from penstock.errors import InvalidInput
-
-MAX_BODY = 524_288
-"""Bytes of one question; a service takes twice as much."""
 
 _Waiting: TypeAlias = tuple[Question, asyncio.Future[Any]]
 _ALONE = object()
@@ -47,44 +44,26 @@ class Gathering:
 
     def _go(self, loop: asyncio.AbstractEventLoop, waiting: list[_Waiting]) -> None:
         """The turn is over: ask what was asked in it, without those who have given up."""
-        together = [one for one in waiting if not one[1].done()]
+        asking = [one for one in waiting if not one[1].done()]
         waiting.clear()
-        if len(together) == 1:
-            together[0][1].set_result(_ALONE)
+        if len(asking) == 1:
+            asking[0][1].set_result(_ALONE)
             return
-        for some in portions(together):
-            task = loop.create_task(self._ask_together(some))
+        for some in portions([question for question, _ in asking]):
+            task = loop.create_task(self._ask_together(asking[some]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _ask_together(self, together: Sequence[_Waiting]) -> None:
-        bodies = [question.body or b"" for question, _ in together]
-        safe = all(question.safe for question, _ in together)
-        question = Question(b"/v1/check/batch", b"[" + b",".join(bodies) + b"]", safe)
+    async def _ask_together(self, asking: Sequence[_Waiting]) -> None:
         try:
-            heard = (await self._service.ask([question]))[0]
-            for (_, coming), told in zip(together, self._asker.told_each(heard, len(together)), strict=True):
+            heard = (await self._service.ask([together([question for question, _ in asking])]))[0]
+            for (_, coming), told in zip(asking, self._asker.told_each(heard, len(asking)), strict=True):
                 if not coming.done():
                     coming.set_result(told)
         except InvalidInput as error:  # of the question as a whole
-            for _, coming in together:
+            for _, coming in asking:
                 if not coming.done():
                     coming.set_exception(type(error)(str(error)))
         finally:
-            for _, coming in together:
+            for _, coming in asking:
                 coming.cancel()  # does nothing to those who have their answer
-
-
-def portions(together: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
-    """As much at a time as a service takes."""
-    some: list[_Waiting] = []
-    size = 0
-    for one in together:
-        length = len(one[0].body or b"")
-        if some and (len(some) >= AT_ONCE or size + length > MAX_BODY):
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += length
-    if some:
-        yield some
