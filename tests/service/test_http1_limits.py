@@ -64,6 +64,24 @@ def test_empty_lines_are_no_sign_of_life() -> None:
     assert fed.statuses == []
 
 
+def test_who_sends_small_chunks_takes_turns_with_others() -> None:
+    """Each of them takes as long as a small request, and a loop may read from one peer again and again in one turn."""
+    handler = Echo()
+    fed = Fed(handler)
+    fed.connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    fed.connection.data_received(b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+    turns = 0
+    while not fed.tape.reading:
+        soon, fed.loop._soon = fed.loop._soon, []
+        for callback in soon:
+            callback()
+        turns += 1
+    assert turns >= 50
+    fed.loop.turn()
+    assert [call.body for call in handler.calls] == [b"x" * 10_000]
+    assert fed.feed(GET).statuses == [200, 200]
+
+
 def test_who_waits_for_an_answer_waits_as_long_as_it_takes() -> None:
     handler = Holding()
     fed = Fed(handler, LIMITS).feed(GET)

@@ -103,6 +103,14 @@ def test_a_length_with_more_zeros_than_python_counts_is_refused() -> None:
     assert not handler.calls
 
 
+def test_empty_lines_without_end_are_refused() -> None:
+    """A few are overlooked. To overlook a read full of them takes long enough for others to notice."""
+    assert Fed(Echo()).feed(b"\r\n" * 60 + GET).statuses == [200]
+    fed = Fed(Echo()).feed(GET + b"\r\n" * 1000 + GET)
+    assert fed.statuses == [200, 400]
+    assert fed.tape.ended
+
+
 def test_a_refusal_waits_for_earlier_answers() -> None:
     handler = Holding()
     fed = Fed(handler).feed(GET + b"nonsense\r\n\r\n" + GET)

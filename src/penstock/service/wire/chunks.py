@@ -7,6 +7,7 @@ import re
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.refusals import malformed, too_large
 
+_AT_ONCE = 200  # chunks: about a millisecond in which nobody else is read from
 _LONGEST = 256  # a line with the size of a chunk and its extensions, which nobody here reads
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
@@ -15,11 +16,12 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 class Unchunker:
     """Takes one body, piece by piece. Trailers are checked and dropped: nobody is told of them."""
 
-    __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done")
+    __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done", "tired")
 
     def __init__(self, limits: Limits) -> None:
         self.body = bytearray()
         self.done = False
+        self.tired = False  # it stopped because others must have their turn, though there is more to take
         self._limits = limits
         self._missing = 0  # bytes of the chunk at hand that have not come
         self._at_end = False  # of a chunk, where a line ends
@@ -28,9 +30,15 @@ class Unchunker:
     def feed(self, data: bytes, at: int = 0) -> int:
         """Take what can be taken from `at` on; the rest, at most a line, must be fed again, with more behind it.
 
-        Returns where it stopped: when `done`, behind the body. Raises `Refused`.
+        Returns where it stopped: when `done`, behind the body; when `tired`, anywhere. Raises `Refused`.
         """
+        steps = 3 * _AT_ONCE
+        self.tired = False
         while not self.done:
+            steps -= 1
+            if steps < 0:
+                self.tired = at < len(data)
+                break
             if self._missing:
                 stop = self._data(data, at)
             elif self._at_end:

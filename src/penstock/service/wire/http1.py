@@ -18,6 +18,7 @@ from penstock.service.wire.requests import UNREAD, Blank, Request
 from penstock.service.wire.traffic import Traffic
 
 _LINE_END = b"\r\n"
+_EMPTY_LINES = b"\r\n" * 64  # more of them are no slip of a client
 _HEAD_END = b"\r\n\r\n"
 _NOTHING = (b"", b"\r")  # of a request
 
@@ -169,6 +170,8 @@ class Http1(Connection):
                 try:
                     request = requests[data[at:end]]
                 except Blank:
+                    if data.startswith(_EMPTY_LINES, at):
+                        raise malformed("expected a request, not one empty line after the other") from None
                     at += 2
                     continue
                 at = end
@@ -207,7 +210,7 @@ class Http1(Connection):
 
     def _await_head(self, data: bytes, at: int) -> int:
         """A head has begun. What can be known to be wrong with it is said before all of it has come."""
-        while data.startswith(_LINE_END, at):
+        if data.startswith(_LINE_END, at):
             at += 2
         limit = self.traffic.limits.head
         if len(data) - at > limit:
@@ -239,6 +242,9 @@ class Http1(Connection):
             return at, body
         self._request = request
         self._await(0)
+        if self._chunks.tired:
+            self._pause()  # until the next turn: a loop may read again and again before it looks at anybody else
+            self.traffic.turns.wrote(self)
         return at, None
 
     def _await(self, needed: int) -> None:
