@@ -80,7 +80,7 @@ def test_whatever_comes_the_session_goes_on_or_ends_in_order(acts: list[str | by
 def _check(talk: Talk) -> None:
     session, streams = talk.session, talk.session.streams
     assert len(streams.open) <= LIMITS.calls
-    assert session._bodies == sum(stream.size for stream in streams.open.values() if stream.pieces is not None)
+    assert session.held == sum(stream.size for stream in streams.open.values() if stream.pieces is not None)
     assert streams.unsent == sum(len(stream.unsent) for stream in streams.open.values())
     assert streams.abandoned == sum(call.gone for call in talk.calls) or session.closed
     assert len(b"".join(session._pieces)) <= 16_384 + 9

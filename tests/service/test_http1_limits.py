@@ -211,6 +211,30 @@ def test_a_slow_reader_gets_all_of_it(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_those_who_hold_most_are_cut_off_when_all_hold_too_much(loop: str) -> None:
+    body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n"
+    chunks = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nc350\r\n"
+    with (
+        serving(Echo(), limits=Limits(held=60_000), loop=loop) as running,
+        running.client() as small,
+        running.client() as large,
+        running.client() as larger,
+    ):
+
+        def held() -> int:
+            traffic = running.server._traffic
+            return 0 if traffic is None else sum(connection.held for connection in traffic.connections)
+
+        small.send(POST[:-1])
+        larger.send(chunks + b"x" * 45_000)
+        wait_until(lambda: running.run(held) >= 45_000, "the larger part to come")
+        large.send(body + b"x" * 40_000)
+        assert larger.closed
+        assert large.ask(b"x" * 10_000).status == 200, "without the largest there was room"
+        assert small.ask(POST[-1:]).status == 200
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_connections_beyond_the_limit_are_closed_at_once(loop: str) -> None:
     with serving(Echo(), limits=Limits(connections=2), loop=loop) as running:
         with running.client() as one, running.client() as two:

@@ -159,6 +159,7 @@ class Settings:
     limit_unsent: int = _setting(_BYTES, _LIMITS.unsent, "bytes of answers that a peer may leave unread")
     limit_stalled: float = _setting(_SECONDS, _LIMITS.stalled, "seconds for which it may take none of them")
     limit_connections: int = _setting(_COUNT, _LIMITS.connections, "connections of one worker")
+    limit_held: int = _setting(_BYTES, _LIMITS.held, "bytes of all requests that have come in part, in one worker")
     log_format: str = _setting(values.one_of("text", "json"), "text", "how lines of the log look: text or json")
     log_level: str = _setting(
         values.one_of("debug", "info", "warning", "error"), "info", "what is logged: debug, info, warning or error"

@@ -501,7 +501,7 @@ def test_a_body_that_is_too_large_is_refused_and_what_comes_after_is_dropped() -
     assert talk.reader.answer(said, 1).headers[b":status"] == b"413"
     assert said[-1] == (RST_STREAM, 0, 1, bytes(4))
     assert talk.calls == []
-    assert talk.session._bodies == 0
+    assert talk.session.held == 0
     assert not talk.session.closed
 
 
@@ -566,7 +566,7 @@ def test_many_bodies_that_do_not_end() -> None:
         talk.send(frame(HEADERS, END_HEADERS, id, block(POST)) + frame(DATA, 0, id, b"x" * 80))
         refused += sum(one.kind == RST_STREAM and one.code == Code.ENHANCE_YOUR_CALM for one in talk.said())
     assert refused == 10
-    assert talk.session._bodies == 10 * 80
+    assert talk.session.held == 10 * 80
 
 
 # ---------------------------------------------------------------- time

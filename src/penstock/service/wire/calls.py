@@ -95,6 +95,11 @@ class Connection(asyncio.Protocol, ABC):
     def flush(self) -> None:
         """Write the answers that are ready, in one go."""
 
+    @property
+    def held(self) -> int:
+        """Bytes of requests that have come in part."""
+        return 0
+
     def retire(self) -> None:
         """Tell the peer with the next answer that it is the last, where a protocol can; else drain."""
         self.drain()

@@ -155,6 +155,10 @@ class Http1(Connection):
 
     # ------------------------------------------------------------ reading
 
+    @property
+    def held(self) -> int:
+        return len(self._buffer) + (0 if self._chunks is None else len(self._chunks.body))
+
     def _take(self, data: bytes) -> int:
         """Take the calls that are whole; returns where the first one begins that is not."""
         if self._last:

@@ -16,6 +16,8 @@ class Limits(NamedTuple):
     - `unsent`: how many bytes of answers a peer may leave unread; beyond that it is not read from,
       and cut off if it takes none of them for `stalled` seconds.
     - `connections`: how many at once; further ones are closed at once.
+    - `held`: how many bytes all requests together may take that have come in part; beyond that, those are cut off
+      that hold most.
     """
 
     head: int = 16_384
@@ -27,3 +29,4 @@ class Limits(NamedTuple):
     unsent: int = 262_144
     stalled: float = 10.0
     connections: int = 10_000
+    held: int = 268_435_456

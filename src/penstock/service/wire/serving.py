@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
 from penstock.service.wire.traffic import Traffic
 from penstock.service.wire.turns import Turns
+
+log = logging.getLogger("penstock.service")
 
 _BACKLOG = 2048
 _PARTS = 8  # of a sweep
@@ -106,11 +109,27 @@ class Server:
             traffic.renew_date()
             if self._tls is not None:
                 self._tls.renew()
+            _relieve(traffic)
             self._due = list(traffic.connections)
         now = loop.time()
         for connection in self._due[part::_PARTS]:
             if connection in traffic.connections:
                 connection.sweep(now)
+
+
+def _relieve(traffic: Traffic) -> None:
+    """Cut off those who hold most, if all together hold more than they may."""
+    held = sum([connection.held for connection in traffic.connections])
+    if held <= traffic.limits.held:
+        return
+    cut_off = 0
+    for connection in sorted(traffic.connections, key=lambda one: one.held, reverse=True):
+        held -= connection.held
+        connection.abort()
+        cut_off += 1
+        if held <= traffic.limits.held:
+            break
+    log.warning("%s connections were cut off: requests that came in part held too many bytes", cut_off)
 
 
 async def _emptied(traffic: Traffic, seconds: float) -> bool:

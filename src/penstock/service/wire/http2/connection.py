@@ -91,6 +91,10 @@ class Http2(Connection):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
+    @property
+    def held(self) -> int:
+        return self._session.held
+
     def drain(self) -> None:
         self._session.drain(monotonic())
 

@@ -68,7 +68,6 @@ class Session(Control):
         "_block_began",
         "_block_ends",
         "_block_stream",
-        "_bodies",
         "_cut",
         "_decoder",
         "_greeted",
@@ -82,6 +81,7 @@ class Session(Control):
         "_pieces",
         "_take",
         "_window",
+        "held",
     )
 
     def __init__(
@@ -105,7 +105,7 @@ class Session(Control):
         self._block: bytearray | None = None  # a header block that CONTINUATIONs go on with
         self._block_stream, self._block_ends, self._block_began = 0, False, now
         self._window = CONNECTION_WINDOW  # what the peer may still send
-        self._bodies = 0  # bytes of bodies that are not yet whole
+        self.held = 0  # bytes of bodies that are not yet whole
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
             self._on_data,
             self._on_headers,
@@ -330,14 +330,14 @@ class Session(Control):
             stream.pieces = []
         stream.pieces.append(payload)
         stream.size += len(payload)
-        self._bodies += len(payload)
+        self.held += len(payload)
         if stream.size > self._limits.body:
             self._forget(stream.id)
             stream.ended = bool(flags & END_STREAM)
             refuse_body(stream, self._limits)
         elif flags & END_STREAM:
             self._ended(stream)
-        elif self._bodies > BODIES * self._limits.body:
+        elif self.held > BODIES * self._limits.body:
             raise StreamFault(Code.ENHANCE_YOUR_CALM)
         elif stream.window < self._stream_window // 2:
             self._reopen_stream(stream)
@@ -377,5 +377,5 @@ class Session(Control):
     def _forget(self, id: int) -> None:
         stream = self.streams.open.get(id)
         if stream is not None and stream.pieces is not None:
-            self._bodies -= stream.size
+            self.held -= stream.size
             stream.pieces, stream.size = None, 0
