@@ -144,6 +144,11 @@ class _Building:
         self._joint: dict[tuple[str, object], int] = {}  # position of each counter's ask in the joint operation
         self._asks: list[Ask] = []
         self._behaviours: list[OnFailure] = []
+        self._refused = False  # whatever is counted
+
+    def _in_quota_mode(self, limit: Limit) -> bool:
+        """Whether the request may pass although the limit is exceeded: then the others are charged all the same."""
+        return limit.quota_mode or self._conduct.quota_mode
 
     def free(self, status: bytes, tally: Tally) -> None:
         """A descriptor that nothing limits."""
@@ -156,12 +161,15 @@ class _Building:
         if quota is not None:
             never = cost > quota.capacity
             charged = min(max(cost, 1), quota.capacity)  # who asks for nothing wants to know whether one would fit
-            if self._conduct.all_or_nothing and cost and not never:
+            if self._conduct.all_or_nothing and cost and not never and not self._in_quota_mode(limit):
                 op, ask = 0, self._join(key, quota, charged, limit)
             else:
                 asks = _asks(key, quota, charged, advisory=False)
                 op, ask = len(self._ops) + self._conduct.all_or_nothing, 0
-                self._ops.append(Acquire(asks, never or not cost, None, limit.on_failure))
+                dry = not cost or (never and not quota.count_denied)  # where refused hits count, these use it all up
+                self._ops.append(Acquire(asks, dry, None, limit.on_failure))
+        if never and not (limit.shadow or self._conduct.shadow_mode or self._in_quota_mode(limit)):
+            self._refused = True
         near = int(limit.requests * self._conduct.near_limit_ratio)
         told = answers.metadata(limit.metadata) if self._conduct.dynamic_metadata else b""
         self._fates.append(Fate(limit, op, ask, cost, answers.limit_field(limit), told, never, near, tally, b""))
@@ -184,7 +192,7 @@ class _Building:
         if conduct.all_or_nothing:
             strictest = max(self._behaviours, key=STRICTNESS.index, default=None)
             if self._asks:
-                ops.insert(0, Acquire(tuple(self._asks), False, None, strictest))
+                ops.insert(0, Acquire(tuple(self._asks), self._refused, None, strictest))
             else:
                 fates = [fate._replace(op=fate.op - 1) if fate.op >= 0 else fate for fate in fates]
         first = fates[0]
