@@ -112,7 +112,7 @@ class Service:
         self.envoy = self._asked_by_envoy(decider, runner, observer)
         self._tls = _tls(settings)
         handler, self._end_traces = _traced(self._guarded(self._routes(api)))
-        self.server = Server(handler, limits=settings.limits, tls=self._tls)
+        self.server = Server(handler, limits=settings.limits, tls=self._tls, openers=self.envoy.openers)
         self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
 
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -127,6 +127,7 @@ class Service:
         ready()
         await stop.wait()
         self.health.draining = True
+        self.envoy.watch.tell()
         drain = self.settings.drain_seconds
         log.info("draining: %s connections, at most %g s", self.server.connections, drain)
         await self.server.drain(drain, linger=min(LINGER, drain / 4))

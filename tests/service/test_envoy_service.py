@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from penstock.service.grpc import Grpc
 from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
 from penstock.service.running import Now
+from penstock.testing.processes import DEADLINE, wait_until
 from tests.service.envoy_rig import Service, fetch
 from tests.service.harness import Running, serving
 from tests.unit.envoy.support import OK, OVER, request
@@ -92,6 +95,24 @@ def test_health_is_told(service: Running, state: State, name: str) -> None:
     assert call(service, "/grpc.health.v1.Health/Check", asked, HealthCheckResponse).status == 1
     state.ready = False
     assert call(service, "/grpc.health.v1.Health/Check", asked, HealthCheckResponse).status == 2
+
+
+def test_who_watches_health_is_told_that_the_service_drains_and_keeps_it_from_nothing() -> None:
+    service = Service(CONFIG, environment={"PENSTOCK_DRAIN_SECONDS": "3600"})
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{service.port}") as channel:
+            path = "/grpc.health.v1.Health/Watch"
+            watch = channel.unary_stream(path, response_deserializer=HealthCheckResponse.FromString)
+            told = watch(HealthCheckRequest().SerializeToString(), timeout=DEADLINE)
+            assert next(told).status == 1
+            os.kill(service.place.pid, signal.SIGTERM)
+            assert next(told).status == 2
+            with pytest.raises(grpc.RpcError) as caught:
+                next(told)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            wait_until(lambda: not service.place.running, "the service to end")
+    finally:
+        service.place.close()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.service.wire.calls import Head, Header
+from penstock.service.wire.exchanges import Exchange
 from penstock.service.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -793,3 +794,23 @@ def test_what_is_sent_on_a_stream_waits_for_its_window_and_is_dropped_when_it_is
     stream.send(b"ghi")
     stream.finish()
     assert talk.session.streams.unsent == 0
+
+
+def test_the_end_of_an_answer_needs_no_window() -> None:
+    listening, streams = Listening(), []
+    talk = Talk(openers={b"/": lambda stream: streams.append(stream) or listening})  # type: ignore[func-returns-value]
+    talk.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(POST)))
+    (stream,) = streams
+    stream.start(TEXT)
+    stream.send(b"abc")
+    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # less than was sent
+    stream.finish([(b"grpc-status", b"0")])
+    assert talk.answer(1).trailers == {b"grpc-status": b"0"}
+
+
+def test_an_answer_that_nobody_listens_to_any_more_makes_no_room() -> None:
+    streams: list[Exchange] = []
+    talk = Talk(openers={b"/": lambda stream: streams.append(stream) or Listening()})  # type: ignore[func-returns-value]
+    talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + reset(1, Code.CANCEL))
+    streams[0].answer(TEXT)
+    assert talk.session.streams.abandoned == 0

@@ -152,7 +152,8 @@ class Streams:
         """Turn an answer into frames, as many as the windows allow."""
         if stream.lost:
             stream.answered = True
-            self.abandoned -= 1
+            if stream.listener is None:
+                self.abandoned -= 1
             return
         encoded = head.http2
         if not isinstance(encoded, Encoded):
@@ -236,8 +237,9 @@ class Streams:
     def _send_frame(self, stream: Stream) -> bool:
         unsent, end = stream.unsent, stream.end
         size = min(len(unsent), self._window, self._initial + stream.credit, FRAME_SIZE)
-        if size < 0 or (not size and unsent):
+        if unsent and size <= 0:
             return False
+        size = max(size, 0)  # an end without data needs no window, not even where a smaller one is overdrawn
         last = size == len(unsent) and end is not None
         if size or end == b"":
             flags = END_STREAM if last and not end else 0
