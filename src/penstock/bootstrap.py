@@ -105,7 +105,8 @@ class Service:
             else self._config
         )
         self._limiter, self._enforcer, runner = self._decisions()
-        self.health = Health(self.rules, self._breakers)
+        beside = self._config if self._config is not self.rules else None
+        self.health = Health(self.rules, self._breakers, envoy_config=beside)
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))

@@ -233,3 +233,24 @@ def test_where_tokens_are_set_nothing_but_health_is_open_and_variables_are_honou
             assert known.overall_code == OK
     finally:
         service.place.close()
+
+
+def test_a_configuration_that_was_refused_is_seen_where_rules_are_in_force_too() -> None:
+    service = Service(CONFIG)
+    try:
+        assert json.loads(fetch(service.port, "/readyz").body)["status"] == "ready"
+        service.place.stop()
+        (service.place.folder / "penstock.yaml").write_text(RULES, encoding="utf-8")
+        service.start()
+        service.configure("domain: edge\nlimits: 3\n")
+        os.kill(service.place.pid, signal.SIGHUP)
+        told: dict[str, Any] = {}
+
+        def degraded() -> bool:
+            told.update(json.loads(fetch(service.port, "/readyz").body))
+            return bool(told["status"] == "degraded")
+
+        wait_until(degraded, "the fault to be told")
+        assert told["degraded"] == ["envoy_config: the file was refused (1 fault)"]
+    finally:
+        service.place.close()
