@@ -814,3 +814,21 @@ def test_an_answer_that_nobody_listens_to_any_more_makes_no_room() -> None:
     talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + reset(1, Code.CANCEL))
     streams[0].answer(TEXT)
     assert talk.session.streams.abandoned == 0
+
+
+def test_many_long_answers_are_taken_by_a_peer_that_opens_its_windows_with_every_frame() -> None:
+    talk, size, many = Talk(), 49_266, 100
+    for id in range(1, 2 * many, 2):
+        talk.send(request(id))
+    for call in talk.calls:
+        call.answer(TEXT, b"x" * size)
+    got, frames = 0, 0
+    while got < size * many:
+        data = [one for one in talk.said() if one.kind == DATA]
+        assert data, "nothing more comes"
+        got += sum(len(one.payload) for one in data)
+        frames += len(data)
+        taken = [(one.stream, len(one.payload)) for one in data if one.payload]
+        talk.send(b"".join(window_update(0, size) + window_update(id, size) for id, size in taken))
+        assert not talk.session.closed
+    assert frames < 6 * many  # not ever smaller ones
