@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from penstock.errors import StoreError
 from penstock.model import Failed, Op, Verdict
@@ -260,13 +261,16 @@ def test_metadata_of_limits_that_were_kept_is_told_if_that_is_wanted() -> None:
     text = """
     domain: edge
     descriptors:
-      - {key: a, metadata: {team: red, tags: [x, 1, true]}, rate_limit: {unit: day, requests_per_unit: 1}}
-      - {key: b, metadata: {cost: 3}, rate_limit: {unit: day, requests_per_unit: 5}}
+      - {key: a, metadata: {team: red, to: {x: 1}, tags: [x, true]}, rate_limit: {unit: day, requests_per_unit: 1}}
+      - {key: b, metadata: {team: blue, to: {x: 2, y: 3}}, rate_limit: {unit: day, requests_per_unit: 5}}
     """
     bench = Bench(text, Conduct(dynamic_metadata=True))
-    told = bench.one("edge", {"a": "x"}, {"b": "x"}).dynamic_metadata
-    assert dict(told.fields.items()).keys() == {"team", "tags", "cost"}
-    assert bench.one("edge", {"a": "x"}, {"b": "x"}).dynamic_metadata.fields.keys() == {"cost"}
+    asked = {"domain": "edge", "descriptors": [{"entries": ["a=x"]}, {"entries": ["b=x"], "hitsAddend": 1}]}
+    said = [MessageToDict(bench.one("edge", {"a": "x"}, ({"b": "x"}, 1)).dynamic_metadata) for _ in range(2)]
+    assert said[0] == {**asked, "metadata": {"team": "red", "to": {"x": 1, "y": 3}, "tags": ["x", True]}}
+    assert said[1] == {**asked, "metadata": {"team": "blue", "to": {"x": 2, "y": 3}}}
+    other = MessageToDict(bench.one("edge", {"other": "x"}, hits=2).dynamic_metadata)
+    assert other == {"domain": "edge", "descriptors": [{"entries": ["other=x"]}], "hitsAddend": 2}
     assert not Bench(text).one("edge", {"b": "x"}).HasField("dynamic_metadata")
 
 
