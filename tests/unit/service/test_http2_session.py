@@ -4,6 +4,7 @@ import pytest
 
 from penstock.service.wire.calls import Head, Header
 from penstock.service.wire.exchanges import Exchange
+from penstock.service.wire.http2.control import PARTING
 from penstock.service.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -610,8 +611,13 @@ def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
     assert not talk.session.closed
     talk.calls[0].answer(TEXT)
     talk.session.sweep(talk.now + 59)
-    assert not talk.session.closed
+    assert GOAWAY not in talk.kinds()
     talk.session.sweep(talk.now + 61)
+    assert talk.kinds() == [GOAWAY, PING]
+    talk.send(request(3))  # it was on its way
+    talk.calls[1].answer(TEXT)
+    assert talk.answer(3).headers[b":status"] == b"200"
+    talk.send(frame(PING, ACK, 0, PARTING))
     assert talk.end() == Code.NO_ERROR
 
 
