@@ -37,6 +37,7 @@ def test_where_the_configuration_is() -> None:
             "rediss://redis:6379?ssl_ca_certs=%2Fca.pem",
         ),
         ({"REDIS_URL": "/run/redis.sock", "REDIS_SOCKET_TYPE": "unix"}, "redis+unix:///run/redis.sock"),
+        ({"REDIS_URL": "/run/redis.sock"}, "redis+unix:///run/redis.sock"),
         ({"REDIS_URL": "a:1,b:2", "REDIS_TYPE": "CLUSTER"}, "redis+cluster://a:1,b:2"),
         ({"REDIS_URL": "mymaster,a:1,b:2", "REDIS_TYPE": "sentinel"}, "redis+sentinel://a:1,b:2/mymaster"),
         (

@@ -151,7 +151,7 @@ def store_url(said: Mapping[str, str]) -> str | None:
         options |= {option: said[name] for name, option in _STORE_TLS.items() if said.get(name)}
     user = _credentials(said.get("REDIS_AUTH", ""))
     match said.get("REDIS_TYPE", "single").lower():
-        case "single" if said.get("REDIS_SOCKET_TYPE", "tcp").lower() == "unix":
+        case "single" if said.get("REDIS_SOCKET_TYPE", "unix" if target[0] == "/" else "tcp").lower() == "unix":
             url = f"redis+unix://{user}{quote(target)}"
         case "single":
             url = f"redis{secure}://{user}{target}"
