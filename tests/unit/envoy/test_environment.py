@@ -11,6 +11,7 @@ from penstock.service.envoy.environment import Deployment, read_environment
 from penstock.service.envoy.planning import Conduct
 from penstock.service.envoy.reading import Options
 from penstock.settings import Settings, load
+from penstock.stores.redis.settings import read_url
 
 
 def test_without_variables_nothing_is_said() -> None:
@@ -49,6 +50,16 @@ def test_where_the_configuration_is() -> None:
 )
 def test_the_store(said: dict[str, str], url: str) -> None:
     assert read_environment(said).store == url
+
+
+def test_prefixes_that_differ_stay_different_and_are_such_as_stores_take() -> None:
+    names = ["ratelimit-production-eu:", "ratelimit-production-us:", "edge/eu", "edge/us", "edge:"]
+    keys = set()
+    for name in names:
+        url = read_environment({"REDIS_URL": "redis:6379", "CACHE_KEY_PREFIX": name}).store or ""
+        keys.add(read_url(f"{url}&secret=0123456789abcdef0123").keys.subject("k"))
+    assert len(keys) == len(names)
+    assert any(key.head.startswith(b"ratelimit-pro") for key in keys)
 
 
 def test_addresses_and_conduct() -> None:

@@ -9,6 +9,7 @@ the file of settings. `VARIABLES` are all of them; others mean nothing here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,8 @@ _STORE_TLS = {
     "REDIS_TLS_CLIENT_CERT": "ssl_certfile",
     "REDIS_TLS_CLIENT_KEY": "ssl_keyfile",
 }
+_FIT = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_PREFIX}}}")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.:-]")
 _LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
 TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false", "")
 
@@ -83,7 +86,7 @@ VARIABLES = {
     "REDIS_TLS_CACERT": "authorities by which the store must be certified",
     "REDIS_TLS_CLIENT_CERT": "the certificate that is shown to the store",
     "REDIS_TLS_CLIENT_KEY": "its key",
-    "CACHE_KEY_PREFIX": "what keys in the store begin with",
+    "CACHE_KEY_PREFIX": "what keys in the store begin with; 13 characters of it, and all of it keeps keys apart",
     "NEAR_LIMIT_RATIO": "from which share of a limit on hits are counted as near_limit",
     "SHADOW_MODE": "nothing is refused",
     "QUOTA_MODE": "every limit is in quota mode",
@@ -146,7 +149,7 @@ def store_url(said: Mapping[str, str]) -> str | None:
     secure = "s" if _truth(said, "REDIS_TLS") else ""
     options: dict[str, str] = {}
     if said.get("CACHE_KEY_PREFIX"):
-        options["prefix"] = said["CACHE_KEY_PREFIX"][:MAX_PREFIX]
+        options |= _prefix(said["CACHE_KEY_PREFIX"])
     if secure:
         options |= {option: said[name] for name, option in _STORE_TLS.items() if said.get(name)}
     user = _credentials(said.get("REDIS_AUTH", ""))
@@ -166,6 +169,13 @@ def store_url(said: Mapping[str, str]) -> str | None:
         case other:
             raise InvalidOption(f"REDIS_TYPE {shown(other)}: expected single, sentinel or cluster")
     return f"{url}?{urlencode(options)}" if options else url
+
+
+def _prefix(text: str) -> dict[str, str]:
+    """What keys begin with. Deployments that share a store may differ in what a prefix of ours cannot hold."""
+    if _FIT.fullmatch(text):
+        return {"prefix": text}
+    return {"prefix": _UNFIT.sub("-", text)[:MAX_PREFIX], "namespace": text}
 
 
 def _credentials(auth: str) -> str:
