@@ -132,12 +132,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the 
 store = MemoryStore()
 limiter = Limiter(store)
 limiter.acquire("alice", "10/minute")
-holding, interrupted = threading.Event(), threading.Event()
+holding, calling, interrupted = threading.Event(), threading.Event(), threading.Event()
 
 def hold():
     for stripe in store._stripes.all:
         stripe.lock.acquire()
     holding.set()
+    calling.wait()
     while not interrupted.wait(0.01):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     for stripe in store._stripes.all:
@@ -147,6 +148,7 @@ thread = threading.Thread(target=hold)
 thread.start()
 holding.wait()
 try:
+    calling.set()
     CALL
 except BaseException as error:
     signal.signal(signal.SIGINT, signal.SIG_IGN)

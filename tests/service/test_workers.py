@@ -66,10 +66,9 @@ def start() -> Iterator[Callable[..., Supervised]]:
 
 def _is_gone(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or before it was read
         return True
-    return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
 Start = Callable[..., Supervised]

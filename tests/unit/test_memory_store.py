@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from penstock import Limiter, ManualClock, Quota
+from penstock.clock import Micros
 from penstock.errors import InvalidOption
 from penstock.model import Acquire, Amend, Ask, Key, Reset, Verdict
 from penstock.quota import RATES
@@ -526,3 +527,35 @@ def test_a_store_nobody_holds_is_freed() -> None:
     del store
     gc.collect()
     assert len(stripes._alive) == before
+
+
+PACED = Quota.parse("200/second gcra burst 1")
+
+
+def stale_asks(store: MemoryStore) -> dict[str, Callable[[Micros], Verdict]]:
+    """Ways to ask with an instant that was read before others had their turn."""
+    posed = (("alice", PACED, 1, False),)
+    other = ("bob", PACED, 1, False)
+    return {
+        "one": lambda now: store.bind((PACED,))("alice", 1, now),
+        "one with an id": lambda now: store.bind_once(PACED)("alice", 1, b"id", now),
+        "a lone ask of rules": lambda now: store.ask_all(posed, now, Verdict),
+        "asks of rules": lambda now: store.ask_all((*posed, other), now, Verdict),
+    }
+
+
+@pytest.mark.parametrize("way", stale_asks(MemoryStore()))
+def test_who_was_held_up_after_reading_the_clock_gives_nobody_a_unit(way: str) -> None:
+    """It looks as if the clock had been stepped back by more than the bucket holds, and it was not."""
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    stale = clock.time_ns() // 1_000
+    for _ in range(4):
+        clock.advance(0.005)
+        assert store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)
+    held_up = stale_asks(store)[way](stale)
+    assert not held_up
+    assert held_up.at_us == clock.time_ns() // 1_000
+    assert not store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)
+    clock.advance(0.005)
+    assert store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)

@@ -62,12 +62,12 @@ class Asked(NamedTuple):
 class Batch:
     """What a batch of calls wants of the store, and who waits for it."""
 
-    __slots__ = ("_began", "_observer", "_runner", "_waiting", "decided", "statuses")
+    __slots__ = ("_asked", "_began", "_observer", "_runner", "_waiting", "decided", "statuses")
 
     def __init__(self, runner: Runner, observer: Observer) -> None:
         self._runner = runner
         self._observer = None if observer.__class__ is Unobserved else observer
-        self._began = monotonic()
+        self._began = self._asked = monotonic()
         self._waiting: dict[Micros, tuple[list[Op], list[Then]]] = {}
         self.decided: list[Verdict] = []
         self.statuses: dict[str, list[int]] = {}
@@ -93,16 +93,19 @@ class Batch:
     def run(self) -> None:
         """All have been added: hand over what is left to ask."""
         waiting, self._waiting = self._waiting, {}
-        self._tell()
+        self._tell(monotonic())
+        if waiting:
+            self._asked = monotonic()
         for deadline, (ops, thens) in waiting.items():
             self._runner.run(ops, deadline, partial(self._done, thens))
 
     def _done(self, thens: Sequence[Then], outcomes: Sequence[Outcome]) -> None:
+        decided_at = monotonic()
         for then, outcome in zip(thens, outcomes, strict=True):
             verdict = self._told(then, outcome)
             if verdict is not None:
                 self.decided.append(verdict)
-        self._tell()
+        self._tell(decided_at)
 
     def _told(self, then: Then, outcome: Outcome) -> Verdict | None:
         """Tell one of an outcome. A fault of our own must keep neither the others from theirs, nor this one waiting."""
@@ -115,15 +118,15 @@ class Batch:
         except Exception:
             return None  # it was told of the first one already
 
-    def _tell(self) -> None:
+    def _tell(self, decided_at: float) -> None:
         """Tell the observer what has happened since it was told."""
         observer = self._observer
         if observer is None:
             return
-        took = round((monotonic() - self._began) * SECOND)
         if self.decided:
             decided, self.decided = self.decided, []
-            observer.decided(decided, took)
+            observer.decided(decided, round((decided_at - self._asked) * SECOND))
+        took = round((monotonic() - self._began) * SECOND)
         statuses, self.statuses = self.statuses, {}
         for route, each in statuses.items():
             observer.answered(route, each, took)

@@ -5,12 +5,16 @@ of counters. When there is no room a newcomer still gets in, and the counter tha
 quota makes way: a flood of new keys displaces itself, while who sits at the limit stays remembered, unless it drives
 most of a stripe's other keys to their limits as well. A forgotten counter regains at most one budget. See `stripes`
 for how.
+
+Callers read the clock before they have the lock, and may be held up in between. A counter that others have used since
+then looks as if the clock had been stepped back, so before anything is pulled back the clock is read once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
@@ -20,6 +24,7 @@ from penstock.model import (
     Acquire,
     Amend,
     Amended,
+    Answer,
     Ask,
     Decision,
     Key,
@@ -104,7 +109,7 @@ class MemoryStore:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
         shelves, decide = family.shelves, family.bind(quota).decide
-        newcomer = partial(self._newcomer, family)
+        newcomer, time_ns = partial(self._newcomer, family), self.clock.time_ns
 
         def ask(key: Key, cost: int, now: Micros) -> Verdict:
             if cost is not _ONE:  # 1 always fits; anything else is looked at, True and 1.0 included
@@ -129,6 +134,9 @@ class MemoryStore:
                     state, young = newcomer(key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
+                    if not answer[0]:  # the clock was stepped back; or it was read too long ago
+                        now = time_ns() // 1_000
+                        answer, after = decide(state, cost, now)
                     young[key] = after
                 release()
             except BaseException:
@@ -143,7 +151,7 @@ class MemoryStore:
         """As above for a request with an id, which leaves a record, or finds one."""
         family = self._family(quota)
         bound, shelves, stripes, amends = family.bind(quota), family.shelves, self._stripes.all, self._amends
-        decide, holds_places = bound.decide, bound.renew is not None
+        decide, holds_places, time_ns = bound.decide, bound.renew is not None, self.clock.time_ns
 
         def once(key: Key, cost: int, request_id: bytes, now: Micros) -> Verdict:
             key = check_key(key)
@@ -163,6 +171,9 @@ class MemoryStore:
                     state, young = self._newcomer(family, key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
+                    if not answer[0]:
+                        now = time_ns() // 1_000
+                        answer, after = decide(state, cost, now)
                     young[key] = after
                 name = amends.next_name(slot)
                 verdict = Verdict((answer, now, key, quota, cost, (), name))
@@ -246,15 +257,10 @@ class MemoryStore:
 
     def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
         """Decide on all asks, then write all. The stripes of all counters must be locked."""
-        steps = []
-        passes = True
-        for ask, counter in posed:
-            bound, family, stripe, key = counter
-            state = stripe.find(family, key)
-            answer, after = bound.decide(state, ask[2], now)
-            steps.append((ask, counter, answer, state, after))
-            if not answer[0] and not ask[3]:
-                passes = False
+        steps, passes = _steps(posed, now)
+        if any(not answer[0] and after is not state for _, _, answer, state, after in steps):
+            now = self.clock.time_ns() // 1_000
+            steps, passes = _steps(posed, now)
         decisions = []
         for ask, counter, answer, state, after in steps:
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
@@ -294,6 +300,23 @@ def check_max_keys(max_keys: int) -> int:
     if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
         raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
     return max_keys
+
+
+_Step: TypeAlias = tuple[Ask, Counter, Answer, State, State]
+
+
+def _steps(posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[list[_Step], bool]:
+    """What becomes of each ask, and of its state, if it is for itself; and whether the request passes."""
+    steps: list[_Step] = []
+    passes = True
+    for ask, counter in posed:
+        bound, family, stripe, key = counter
+        state = stripe.find(family, key)
+        answer, after = bound.decide(state, ask[2], now)
+        steps.append((ask, counter, answer, state, after))
+        if not answer[0] and not ask[3]:
+            passes = False
+    return steps, passes
 
 
 def _charged(quota: Quota, cost: int) -> int:

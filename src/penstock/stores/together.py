@@ -75,8 +75,10 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
             if key in young:
                 state = young[key]
                 answer, after = decide(state, cost, now)
-                verdict = kind((answer, now, key, quota, cost, ()))
-                if after is not state:
+                if after is state:
+                    verdict = kind((answer, now, key, quota, cost, ()))
+                elif answer[0]:  # else something would be pulled back, which wants a closer look
+                    verdict = kind((answer, now, key, quota, cost, ()))
                     young[key] = after
             releases[number]()
         except BaseException:
@@ -86,7 +88,7 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
         return ordinary(asks, now, kind) if verdict is None else verdict
 
     def decide_all(asks: tuple[Posed, ...], numbers: list[int], now: Micros, kind: type[V]) -> V | None:
-        """The verdict, written down; None, and nothing written, if a counter is not there."""
+        """The verdict, written down; None, and nothing written, if a counter is not there, or would be pulled back."""
         decisions = []
         kept = []
         tightest, least, plain = None, 2.0, True
@@ -102,6 +104,8 @@ def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordina
                 return None
             answer, after = decide(state, cost, now)
             allowed, remaining, _, _, _, delay, _ = answer
+            if not allowed and after is not state:
+                return None
             decision = Decision((answer, now, key, quota, cost, advisory))
             decisions.append(decision)
             kept.append((young, key, state, after))
