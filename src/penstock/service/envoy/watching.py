@@ -17,7 +17,8 @@ from penstock.service.wire.exchanges import Exchange
 
 SERVICE_UNKNOWN = b"\x08\x03"
 MAX_WATCHERS = 4_096
-"""They stay as long as they like, so there is an end to how many."""
+"""They stay as long as they like, so there is an end to how many. Beyond that the method is as if it were not there:
+any other error would tell clients that the service is not well, and whoever fills the places could say so to all."""
 MAX_QUESTION = 1_024
 """Bytes."""
 
@@ -36,7 +37,7 @@ class HealthWatch:
         """Somebody wants to watch."""
         watcher = Watcher(self, exchange)
         if len(self.watchers) >= MAX_WATCHERS:
-            watcher.refuse(Status.RESOURCE_EXHAUSTED, "too many who watch")
+            watcher.refuse(Status.UNIMPLEMENTED, "too many who watch")
         else:
             self.watchers.add(watcher)
         return watcher
