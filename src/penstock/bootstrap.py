@@ -109,14 +109,15 @@ class Service:
             else self._config
         )
         self._limiter, self._enforcer, runner = self._decisions()
-        self.health = Health(self.rules, self._breakers)
+        beside = self._config if self._config is not self.rules else None
+        self.health = Health(self.rules, self._breakers, envoy_config=beside)
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
         self.envoy = self._asked_by_envoy(decider, runner, observer)
         self._tls = _tls(settings)
         handler, self._end_traces = _traced(self._guarded(self._routes(api)))
-        self.server = Server(handler, limits=settings.limits, tls=self._tls)
+        self.server = Server(handler, limits=settings.limits, tls=self._tls, openers=self.envoy.openers)
         self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
 
     async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -132,6 +133,7 @@ class Service:
         ready()
         await stop.wait()
         self.health.draining = True
+        self.envoy.watch.tell()
         drain = self.settings.drain_seconds
         log.info("draining: %s connections, at most %g s", self.server.connections, drain)
         await self.server.drain(drain, linger=min(LINGER, drain / 4))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from penstock.service.grpc import Grpc
 from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
 from penstock.service.running import Now
+from penstock.testing.processes import DEADLINE, wait_until
 from tests.service.envoy_rig import Service, fetch
 from tests.service.harness import Running, serving
 from tests.unit.envoy.support import OK, OVER, request
@@ -92,6 +95,24 @@ def test_health_is_told(service: Running, state: State, name: str) -> None:
     assert call(service, "/grpc.health.v1.Health/Check", asked, HealthCheckResponse).status == 1
     state.ready = False
     assert call(service, "/grpc.health.v1.Health/Check", asked, HealthCheckResponse).status == 2
+
+
+def test_who_watches_health_is_told_that_the_service_drains_and_keeps_it_from_nothing() -> None:
+    service = Service(CONFIG, environment={"PENSTOCK_DRAIN_SECONDS": "3600"})
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{service.port}") as channel:
+            path = "/grpc.health.v1.Health/Watch"
+            watch = channel.unary_stream(path, response_deserializer=HealthCheckResponse.FromString)
+            told = watch(HealthCheckRequest().SerializeToString(), timeout=DEADLINE)
+            assert next(told).status == 1
+            os.kill(service.place.pid, signal.SIGTERM)
+            assert next(told).status == 2
+            with pytest.raises(grpc.RpcError) as caught:
+                next(told)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            wait_until(lambda: not service.place.running, "the service to end")
+    finally:
+        service.place.close()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +202,8 @@ def test_own_rules_of_every_kind_are_told_as_far_as_the_protocol_can(ruled: Runn
 def test_own_rules_take_hits(ruled: Running) -> None:
     assert limited(ruled, "edge", ({"k": "v"}, 2)).overall_code == OK
     assert limited(ruled, "edge", ({"k": "v"}, 0)).overall_code == OVER
-    assert limited(ruled, "edge", ({"k": "w"}, 3)).overall_code == OVER  # more than the rule ever admits
+    for more in (3, 2**64 - 1):  # than the rule ever admits
+        assert limited(ruled, "edge", ({"k": "w"}, more)).overall_code == OVER
     assert limited(ruled, "edge", ({"k": "w"}, 0)).statuses[0].limit_remaining == 2
 
 
@@ -210,5 +232,26 @@ def test_where_tokens_are_set_nothing_but_health_is_open_and_variables_are_honou
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
             known = ask(request("edge", {"k": "y"}), timeout=30, metadata=[("authorization", f"Bearer {token}")])
             assert known.overall_code == OK
+    finally:
+        service.place.close()
+
+
+def test_a_configuration_that_was_refused_is_seen_where_rules_are_in_force_too() -> None:
+    service = Service(CONFIG)
+    try:
+        assert json.loads(fetch(service.port, "/readyz").body)["status"] == "ready"
+        service.place.stop()
+        (service.place.folder / "penstock.yaml").write_text(RULES, encoding="utf-8")
+        service.start()
+        service.configure("domain: edge\nlimits: 3\n")
+        os.kill(service.place.pid, signal.SIGHUP)
+        told: dict[str, Any] = {}
+
+        def degraded() -> bool:
+            told.update(json.loads(fetch(service.port, "/readyz").body))
+            return bool(told["status"] == "degraded")
+
+        wait_until(degraded, "the fault to be told")
+        assert told["degraded"] == ["envoy_config: the file was refused (1 fault)"]
     finally:
         service.place.close()

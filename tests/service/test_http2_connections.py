@@ -175,6 +175,8 @@ def test_draining_answers_what_is_under_way_and_what_is_on_its_way() -> None:
 
 def test_a_silent_connection_is_sent_away_well() -> None:
     with serving(Echo(), limits=Limits(idle=0.05)) as running, connected(running) as peer:
+        peer.until(GOAWAY)
+        peer.send(frame(PING, ACK, 0, peer.until(PING).payload))
         assert peer.end() == Code.NO_ERROR
         running.wait_empty()
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.clock import SECOND, ManualClock
 from penstock.rules.reload import RuleSource
 from penstock.rules.ruleset import RuleSet
+from penstock.service.envoy.source import ConfigSource
 from penstock.service.health import Health
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
@@ -85,6 +86,21 @@ def test_rules_that_nobody_looks_at_any_more_are_seen(rules: RuleSource[RuleSet]
     rules.look(clock.micros)
     assert health.state().degraded == ()
     assert clock.micros > 61 * SECOND
+
+
+def test_the_configuration_of_envoy_is_seen_beside_the_rules(rules: RuleSource[RuleSet], tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    file = folder / "edge.yaml"
+    file.write_text("domain: edge\n", encoding="utf-8")
+    config = ConfigSource(folder, clock=ManualClock())
+    health = Health(rules, envoy_config=config)
+    assert _ask(health, "/readyz")[1]["envoy_config"] == {"version": config.version, "age": 0.0, "stale": 0.0}
+    file.write_text("domain: hush\nlimits: 3\n", encoding="utf-8")
+    config.reload()
+    _, told = _ask(health, "/readyz")
+    assert told["degraded"] == ["envoy_config: the file was refused (1 fault)"]
+    assert "hush" not in json.dumps(told)
 
 
 def test_once_it_drains_it_wants_no_more_requests() -> None:

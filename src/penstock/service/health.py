@@ -55,13 +55,20 @@ class Health:
     """Answers both paths, and whoever else wants to know.
 
     - `rules`: those that are followed, if any are.
+    - `envoy_config`: the configuration that Envoy is answered by, where there is one beside the rules.
     - `breakers`: the state of the breaker of each server of the store.
     """
 
     def __init__(
-        self, rules: FollowedRules | None = None, breakers: Callable[[], Mapping[str, str]] = _no_breakers
+        self,
+        rules: FollowedRules | None = None,
+        breakers: Callable[[], Mapping[str, str]] = _no_breakers,
+        *,
+        envoy_config: FollowedRules | None = None,
     ) -> None:
-        self._rules, self._breakers = rules, breakers
+        said = {"rules": rules, "envoy_config": envoy_config}
+        self._followed = {name: one for name, one in said.items() if one is not None}
+        self._breakers = breakers
         self.draining = False
 
     def state(self) -> State:
@@ -87,17 +94,17 @@ class Health:
         troubled = sum(state != "closed" for state in states)
         if troubled:
             why.append(f"store: {troubled} of {len(states)} servers not asked, because they failed")
-        if self._rules is not None:
-            faults = len(self._rules.faults)
+        for name, followed in self._followed.items():
+            faults = len(followed.faults)
             if faults:
-                why.append(f"rules: the file was refused ({faults} {'fault' if faults == 1 else 'faults'})")
-            elif self._rules.stale() > STALE:
-                why.append("rules: the file is not followed any more")
+                why.append(f"{name}: the file was refused ({faults} {'fault' if faults == 1 else 'faults'})")
+            elif followed.stale() > STALE:
+                why.append(f"{name}: the file is not followed any more")
         return tuple(why)
 
     def _told(self, state: State) -> bytes:
         told: dict[str, object] = {"status": state.status, "degraded": state.degraded}
-        if self._rules is not None:
-            seconds = round(self._rules.age(), 1)
-            told["rules"] = {"version": self._rules.version, "age": seconds, "stale": round(self._rules.stale(), 1)}
+        for name, followed in self._followed.items():
+            age, stale = round(followed.age(), 1), round(followed.stale(), 1)
+            told[name] = {"version": followed.version, "age": age, "stale": stale}
         return json.dumps(told, separators=(",", ":")).encode()

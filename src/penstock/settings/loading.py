@@ -72,7 +72,7 @@ def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[
     from penstock.service.envoy.environment import read_environment  # here, for others need no protobuf
 
     try:
-        found = read_environment(environment)
+        found = read_environment(environment, standing_in=envoy.value == FROM_ENVIRONMENT)
     except InvalidOption as error:
         faults.append(str(error))
         return {}
@@ -80,12 +80,17 @@ def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[
         faults.append(
             f"envoy_config env (from {envoy.origin}): expected RUNTIME_ROOT or RUNTIME_SUBDIRECTORY beside it"
         )
-    listen = [address for address in (found.http, found.grpc) if address is not None]
+    listen = list(dict.fromkeys(address for address in (found.http, found.grpc) if address is not None))
     said: dict[str, tuple[object, str]] = {
         "envoy_config": (None if found.folder is None else str(found.folder), "RUNTIME_ROOT"),
         "store": (found.store, "REDIS_URL"),
         "listen": (listen or None, "PORT and GRPC_PORT"),
         "log_level": (found.log_level, "LOG_LEVEL"),
+        "log_format": (found.log_format, "LOG_FORMAT"),
+        "tls_certificate": (found.tls_certificate, "GRPC_SERVER_TLS_CERT"),
+        "tls_key": (found.tls_key, "GRPC_SERVER_TLS_KEY"),
+        "tls_clients": (found.tls_clients, "GRPC_CLIENT_TLS_CACERT"),
+        "client_names": (found.client_names, "GRPC_CLIENT_TLS_SAN"),
     }
     return {name: _Said(value, origin) for name, (value, origin) in said.items() if value is not None}
 

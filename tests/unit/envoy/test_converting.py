@@ -54,6 +54,7 @@ def test_nothing_to_limit_is_an_empty_file() -> None:
             "d.k.k: not converted: a key comes twice on its way",
         ),
         ("key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}", "d.k: replaces: rules"),
+        ("key: k, rate_limit: {unlimited: true, replaces: [{name: x}]}", "d.k: replaces: rules"),
         ("key: k, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}", "d.k: quota_mode"),
         ("key: k, metadata: {a: 1}, rate_limit: {unit: day, requests_per_unit: 1}", "d.k: metadata"),
         ("key: k, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}", "d.k: detailed_metric"),
@@ -66,6 +67,11 @@ def test_what_a_rule_cannot_say_is_said(descriptor: str, note: str) -> None:
     _, notes = converted(f"[{{{descriptor}}}]")
     assert len(notes) == 1
     assert notes[0].startswith(note)
+
+
+def test_what_a_rule_cannot_say_of_its_neighbours_is_said() -> None:
+    _, notes = converted("[{key: k, value: '/a*b'}, {key: k, rate_limit: {unit: day, requests_per_unit: 1}}]")
+    assert notes == ("d.k: value '/a*b': in a rule, * within a pattern does not stand for a /",)
 
 
 def test_a_shadow_and_a_limit_of_nothing() -> None:

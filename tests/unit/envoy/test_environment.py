@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidOption
-from penstock.service.envoy.environment import read_environment
+from penstock.service.envoy.environment import Deployment, read_environment
 from penstock.service.envoy.planning import Conduct
 from penstock.service.envoy.reading import Options
 from penstock.settings import Settings, load
+from penstock.stores.redis.settings import read_url
 
 
 def test_without_variables_nothing_is_said() -> None:
-    assert read_environment({"PATH": "/bin"}) == (None, None, None, None, None, Options(), Conduct())
+    nothing = Deployment(None, None, None, None, None, Options(), Conduct())
+    assert read_environment({"PATH": "/bin", "LOG_FORMAT": "", "CONFIG_TYPE": ""}) == nothing
 
 
 def test_where_the_configuration_is() -> None:
@@ -29,7 +31,14 @@ def test_where_the_configuration_is() -> None:
         ({"REDIS_URL": "redis:6379"}, "redis://redis:6379"),
         ({"REDIS_URL": "redis:6379", "REDIS_AUTH": "p@ss"}, "redis://:p%40ss@redis:6379"),
         ({"REDIS_URL": "redis:6379", "REDIS_AUTH": "bob:pw", "REDIS_TLS": "true"}, "rediss://bob:pw@redis:6379"),
+        ({"REDIS_URL": "redis:6379", "REDIS_AUTH": "bob:p:w"}, "redis://bob:p%3Aw@redis:6379"),
+        ({"REDIS_URL": "redis:6379", "REDIS_TLS_CACERT": "/ca.pem"}, "redis://redis:6379"),
+        (
+            {"REDIS_URL": "redis:6379", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "/ca.pem"},
+            "rediss://redis:6379?ssl_ca_certs=%2Fca.pem",
+        ),
         ({"REDIS_URL": "/run/redis.sock", "REDIS_SOCKET_TYPE": "unix"}, "redis+unix:///run/redis.sock"),
+        ({"REDIS_URL": "/run/redis.sock"}, "redis+unix:///run/redis.sock"),
         ({"REDIS_URL": "a:1,b:2", "REDIS_TYPE": "CLUSTER"}, "redis+cluster://a:1,b:2"),
         ({"REDIS_URL": "mymaster,a:1,b:2", "REDIS_TYPE": "sentinel"}, "redis+sentinel://a:1,b:2/mymaster"),
         (
@@ -41,6 +50,16 @@ def test_where_the_configuration_is() -> None:
 )
 def test_the_store(said: dict[str, str], url: str) -> None:
     assert read_environment(said).store == url
+
+
+def test_prefixes_that_differ_stay_different_and_are_such_as_stores_take() -> None:
+    names = ["ratelimit-production-eu:", "ratelimit-production-us:", "edge/eu", "edge/us", "edge:"]
+    keys = set()
+    for name in names:
+        url = read_environment({"REDIS_URL": "redis:6379", "CACHE_KEY_PREFIX": name}).store or ""
+        keys.add(read_url(f"{url}&secret=0123456789abcdef0123").keys.subject("k"))
+    assert len(keys) == len(names)
+    assert any(key.head.startswith(b"ratelimit-pro") for key in keys)
 
 
 def test_addresses_and_conduct() -> None:
@@ -72,6 +91,8 @@ def test_addresses_and_conduct() -> None:
         {"NEAR_LIMIT_RATIO": "2"},
         {"NEAR_LIMIT_RATIO": "nan"},
         {"BACKEND_TYPE": "memcache"},
+        {"CONFIG_TYPE": "GRPC_XDS_SOTW"},
+        {"GRPC_SERVER_USE_TLS": "perhaps"},
         {"REDIS_URL": "a", "REDIS_TYPE": "ring"},
     ],
 )
@@ -96,6 +117,33 @@ def test_a_service_that_stands_in_for_the_original_takes_its_settings() -> None:
     assert load({"envoy_config": "mine", "store": "memory://"}, said).envoy_config == Path("mine")
     assert load({"envoy_config": "mine", "store": "memory://"}, said).store == "memory://"
     assert load({}, said) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("said", "listen"),
+    [
+        ({}, ["0.0.0.0:8080", "0.0.0.0:8081"]),
+        ({"HOST": "127.0.0.1", "GRPC_PORT": "9000"}, ["127.0.0.1:8080", "0.0.0.0:9000"]),
+        ({"GRPC_PORT": "8080"}, ["0.0.0.0:8080"]),
+        ({"GRPC_UDS": "/run/ratelimit.sock"}, ["0.0.0.0:8080", "unix:/run/ratelimit.sock"]),
+        ({"PENSTOCK_LISTEN": "127.0.0.1:1"}, ["127.0.0.1:1"]),
+    ],
+)
+def test_what_stands_in_listens_where_the_original_does(said: dict[str, str], listen: list[str]) -> None:
+    settings = load({"envoy_config": "env"}, {"RUNTIME_ROOT": "/data", **said})
+    assert [str(address) for address in settings.listen] == listen
+
+
+def test_what_was_encrypted_stays_so(tmp_path: Path) -> None:
+    names = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT")
+    said = {name: str(tmp_path / name) for name in names} | {"GRPC_CLIENT_TLS_SAN": "envoy", "LOG_FORMAT": "json"}
+    for name in names:
+        (tmp_path / name).touch()
+    plain = load({"envoy_config": "mine"}, said)
+    assert (plain.tls_certificate, plain.client_names, plain.log_format) == (None, (), "json")
+    settings = load({"envoy_config": "mine"}, {**said, "GRPC_SERVER_USE_TLS": "true"})
+    assert [settings.tls_certificate, settings.tls_key, settings.tls_clients] == [tmp_path / name for name in names]
+    assert settings.client_names == ("envoy",)
 
 
 @pytest.mark.parametrize(

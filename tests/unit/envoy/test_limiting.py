@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from penstock.errors import StoreError
 from penstock.model import Failed, Op, Verdict
@@ -22,6 +23,14 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: big, rate_limit: {unit: second, requests_per_unit: 4294967295}}
+"""
+
+QUOTAS = """
+domain: edge
+descriptors:
+  - {key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: c, rate_limit: {unit: day, requests_per_unit: 2}}
 """
 
 
@@ -107,9 +116,21 @@ def test_all_or_nothing_with_shadows_and_peeks() -> None:
     assert bench.codes(3, "edge", {"shadow": "x"}, {"five": "x"}) == [OK, OK, OK]
     answer = bench.one("edge", ({"five": "x"}, 0), ({"five": "x"}, 9), {"shadow": "x"}, {"big": "x"})
     assert [s.code for s in answer.statuses] == [OK, OVER, OK, OK]
-    assert [s.limit_remaining for s in answer.statuses] == [2, 0, 0, 2**32 - 2]
+    assert [s.limit_remaining for s in answer.statuses] == [2, 0, 0, 2**32 - 1]
     only = bench.one("edge", ({"five": "x"}, 0))
     assert only.statuses[0].limit_remaining == 2
+
+
+@pytest.mark.parametrize("hopeless", [{"none": "x"}, ({"two": "x"}, 3)])
+def test_all_or_nothing_charges_nothing_beside_what_never_fits(hopeless: object) -> None:
+    bench = Bench(LIMITS, Conduct(all_or_nothing=True))
+    assert bench.codes(3, "edge", {"five": "x"}, hopeless) == [OVER, OVER, OVER]
+    assert bench.one("edge", {"five": "x"}).statuses[0].limit_remaining == 4
+
+
+def test_all_or_nothing_charges_what_passes_in_quota_mode() -> None:
+    bench = Bench(QUOTAS, Conduct(all_or_nothing=True))
+    assert bench.codes(4, "edge", {"a": "x"}, {"b": "x"}) == [OK, OK, OK, OVER]
 
 
 @pytest.mark.parametrize(("hits", "left"), [(0, 4), (1, 4), (3, 2), (5, 0)])
@@ -139,6 +160,16 @@ def test_refused_hits_are_charged_if_that_is_wanted() -> None:
     assert bench.one("edge", {"five": "x"}, hits=3).overall_code == OVER
     assert bench.one("edge", {"five": "x"}, hits=2).overall_code == OVER
     assert bench.one("edge", ({"five": "x"}, 0)).overall_code == OVER  # as cost that is known afterwards needs it
+
+
+@pytest.mark.parametrize("all_or_nothing", [False, True])
+@pytest.mark.parametrize("hits", [6, 2**64 - 1])
+def test_more_refused_hits_than_a_limit_has_use_it_up_if_they_are_charged(hits: int, all_or_nothing: bool) -> None:
+    bench = Bench(LIMITS, Conduct(all_or_nothing=all_or_nothing), Options(count_denied=True))
+    assert bench.one("edge", ({"five": "x"}, hits)).overall_code == OVER
+    assert bench.codes(2, "edge", {"five": "x"}) == [OVER, OVER]
+    bench.clock.advance(3_600)
+    assert bench.one("edge", {"five": "x"}).overall_code == OK
 
 
 @pytest.mark.parametrize("hits", [6, 2**32, 2**64 - 1])
@@ -189,14 +220,7 @@ def test_a_limit_may_replace_another_for_a_request(plan: str) -> None:
 
 
 def test_in_quota_mode_one_quota_that_is_left_suffices() -> None:
-    text = """
-    domain: edge
-    descriptors:
-      - {key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
-      - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}
-      - {key: c, rate_limit: {unit: day, requests_per_unit: 2}}
-    """
-    bench = Bench(text)
+    bench = Bench(QUOTAS)
     assert bench.codes(4, "edge", {"a": "x"}, {"b": "x"}) == [OK, OK, OK, OVER]
     assert bench.codes(3, "edge", {"b": "y"}, {"c": "y"}) == [OK, OK, OVER]  # c is no quota: over is over
     assert Bench(LIMITS, Conduct(quota_mode=True)).codes(3, "edge", {"two": "x"}, {"five": "x"}) == [OK, OK, OK]
@@ -237,13 +261,16 @@ def test_metadata_of_limits_that_were_kept_is_told_if_that_is_wanted() -> None:
     text = """
     domain: edge
     descriptors:
-      - {key: a, metadata: {team: red, tags: [x, 1, true]}, rate_limit: {unit: day, requests_per_unit: 1}}
-      - {key: b, metadata: {cost: 3}, rate_limit: {unit: day, requests_per_unit: 5}}
+      - {key: a, metadata: {team: red, to: {x: 1}, tags: [x, true]}, rate_limit: {unit: day, requests_per_unit: 1}}
+      - {key: b, metadata: {team: blue, to: {x: 2, y: 3}}, rate_limit: {unit: day, requests_per_unit: 5}}
     """
     bench = Bench(text, Conduct(dynamic_metadata=True))
-    told = bench.one("edge", {"a": "x"}, {"b": "x"}).dynamic_metadata
-    assert dict(told.fields.items()).keys() == {"team", "tags", "cost"}
-    assert bench.one("edge", {"a": "x"}, {"b": "x"}).dynamic_metadata.fields.keys() == {"cost"}
+    asked = {"domain": "edge", "descriptors": [{"entries": ["a=x"]}, {"entries": ["b=x"], "hitsAddend": 1}]}
+    said = [MessageToDict(bench.one("edge", {"a": "x"}, ({"b": "x"}, 1)).dynamic_metadata) for _ in range(2)]
+    assert said[0] == {**asked, "metadata": {"team": "red", "to": {"x": 1, "y": 3}, "tags": ["x", True]}}
+    assert said[1] == {**asked, "metadata": {"team": "blue", "to": {"x": 2, "y": 3}}}
+    other = MessageToDict(bench.one("edge", {"other": "x"}, hits=2).dynamic_metadata)
+    assert other == {"domain": "edge", "descriptors": [{"entries": ["other=x"]}], "hitsAddend": 2}
     assert not Bench(text).one("edge", {"b": "x"}).HasField("dynamic_metadata")
 
 

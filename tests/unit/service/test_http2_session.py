@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.service.wire.calls import Head, Header
+from penstock.service.wire.exchanges import Exchange
+from penstock.service.wire.http2.control import PARTING
 from penstock.service.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -609,8 +611,13 @@ def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
     assert not talk.session.closed
     talk.calls[0].answer(TEXT)
     talk.session.sweep(talk.now + 59)
-    assert not talk.session.closed
+    assert GOAWAY not in talk.kinds()
     talk.session.sweep(talk.now + 61)
+    assert talk.kinds() == [GOAWAY, PING]
+    talk.send(request(3))  # it was on its way
+    talk.calls[1].answer(TEXT)
+    assert talk.answer(3).headers[b":status"] == b"200"
+    talk.send(frame(PING, ACK, 0, PARTING))
     assert talk.end() == Code.NO_ERROR
 
 
@@ -793,3 +800,41 @@ def test_what_is_sent_on_a_stream_waits_for_its_window_and_is_dropped_when_it_is
     stream.send(b"ghi")
     stream.finish()
     assert talk.session.streams.unsent == 0
+
+
+def test_the_end_of_an_answer_needs_no_window() -> None:
+    listening, streams = Listening(), []
+    talk = Talk(openers={b"/": lambda stream: streams.append(stream) or listening})  # type: ignore[func-returns-value]
+    talk.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(POST)))
+    (stream,) = streams
+    stream.start(TEXT)
+    stream.send(b"abc")
+    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # less than was sent
+    stream.finish([(b"grpc-status", b"0")])
+    assert talk.answer(1).trailers == {b"grpc-status": b"0"}
+
+
+def test_an_answer_that_nobody_listens_to_any_more_makes_no_room() -> None:
+    streams: list[Exchange] = []
+    talk = Talk(openers={b"/": lambda stream: streams.append(stream) or Listening()})  # type: ignore[func-returns-value]
+    talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + reset(1, Code.CANCEL))
+    streams[0].answer(TEXT)
+    assert talk.session.streams.abandoned == 0
+
+
+def test_many_long_answers_are_taken_by_a_peer_that_opens_its_windows_with_every_frame() -> None:
+    talk, size, many = Talk(), 49_266, 100
+    for id in range(1, 2 * many, 2):
+        talk.send(request(id))
+    for call in talk.calls:
+        call.answer(TEXT, b"x" * size)
+    got, frames = 0, 0
+    while got < size * many:
+        data = [one for one in talk.said() if one.kind == DATA]
+        assert data, "nothing more comes"
+        got += sum(len(one.payload) for one in data)
+        frames += len(data)
+        taken = [(one.stream, len(one.payload)) for one in data if one.payload]
+        talk.send(b"".join(window_update(0, size) + window_update(id, size) for id, size in taken))
+        assert not talk.session.closed
+    assert frames < 6 * many  # not ever smaller ones

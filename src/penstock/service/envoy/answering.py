@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.clock import SECOND, Micros
 from penstock.model import Decision, Verdict
@@ -37,7 +37,8 @@ class Answerer:
     def answer(self, plan: Plan, verdicts: Sequence[Verdict], now: Micros) -> bytes:
         """The answer to any plan; `now` is since the epoch."""
         conduct = self._conduct
-        statuses, told = [], []
+        statuses: list[bytes] = []
+        kept_metadata: dict[str, object] = {}
         over = quota_over = quota_kept = False
         longest = 0
         tightest: tuple[int, Fate, int] | None = None  # remaining, fate, seconds until reset
@@ -50,8 +51,8 @@ class Answerer:
             kept, remaining, wait = _judged(fate, verdicts, now)
             _count(fate, kept=kept, remaining=remaining)
             shadow = fate.limit.shadow
-            if kept and fate.metadata:
-                told.append(fate.metadata)
+            if plan.asked and (kept or shadow):
+                _merge(kept_metadata, fate.limit.metadata)
             statuses.append(answers.status(OK if kept or shadow else OVER_LIMIT, fate.current, remaining, wait))
             if not kept and not shadow:
                 longest = max(longest, wait)
@@ -70,7 +71,20 @@ class Answerer:
             parts += [answers.header(name, value) for name, value in zip(self._names, values, strict=True)]
         if refused and conduct.retry_after:
             parts.append(answers.header(self._retry_after, longest))
-        return b"".join(parts + told)
+        if plan.asked:
+            parts += [plan.asked, answers.metadata({"metadata": kept_metadata} if kept_metadata else {})]
+        return b"".join(parts)
+
+
+def _merge(into: dict[str, object], more: Mapping[str, object]) -> None:
+    """Entries of several limits together: of the same name, the first; mappings are merged themselves."""
+    for name, value in more.items():
+        there = into.get(name)
+        if isinstance(value, Mapping) and (there is None or isinstance(there, dict)):
+            merged = into[name] = dict(there or {})
+            _merge(merged, value)
+        else:
+            into.setdefault(name, value)
 
 
 def _judged(fate: Fate, verdicts: Sequence[Verdict], now: Micros) -> tuple[bool, int, int]:

@@ -75,7 +75,7 @@ def header_name(name: str) -> bytes:
 
 
 def metadata(said: Mapping[str, object]) -> bytes:
-    """Dynamic metadata, as a field of the answer. Of several such fields, readers merge the entries."""
+    """Dynamic metadata, as a field of the answer. Of several such fields, readers merge the entries by their names."""
     if not said:
         return b""
     struct = Struct()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import CostExceedsLimit, InvalidInput, InvalidRequest
-from penstock.quota import Quota
+from penstock.quota import MAX_LIMIT, Quota
 from penstock.ruling import Ruling
 from penstock.service.deciding import Batch, Decider, Result
 from penstock.service.envoy import answers
@@ -96,6 +96,7 @@ class ByRules:
             described[DOMAIN] = request.domain
             described[ENTRIES] = ",".join([entry.key for entry in descriptor.entries])
             cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
+            cost = min(cost, MAX_LIMIT + 1)  # more than any rule admits is refused, for an error would let it pass
             then = partial(waiting.decided, position)
             try:
                 known = self._decider.check(

@@ -19,6 +19,7 @@ from penstock.service.envoy.config import DOMAIN, ENTRIES, Branch, Config, Level
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.:-]+")
 MAX_ID = 64
+REPLACES = "replaces: rules do not replace each other by name; write one rule with tiers, or use stop"
 
 
 class Converted(NamedTuple):
@@ -70,6 +71,8 @@ def _rule(domain: str, path: Sequence[_Step], title: str, notes: list[str]) -> d
     limit = path[-1].branch.limit
     branches = [step.branch for step in path]
     if limit is None or limit.unlimited:
+        if limit is not None and limit.replaces:  # nothing to limit, yet others count on it
+            notes.append(f"{title}: {REPLACES}")
         return None
     names = [branch.key for branch in branches]
     bad = [name for name in names if not quota_text.NAME.fullmatch(name) or name in (*JOINS, DOMAIN, ENTRIES)]
@@ -81,7 +84,7 @@ def _rule(domain: str, path: Sequence[_Step], title: str, notes: list[str]) -> d
     if len(key) > MAX_KEY_PARTS:
         notes.append(f"{title}: not converted: counted by {len(key)} entries (a rule by at most {MAX_KEY_PARTS})")
         return None
-    notes += [f"{title}: {note}" for note in _losses(branches)]
+    notes += [f"{title}: {note}" for note in _losses(path)]
     rule: dict[str, Any] = {"match": _match(domain, path)}
     if limit.quota is None:
         return rule | {"action": "deny"} | ({"mode": "shadow"} if limit.shadow else {})
@@ -93,13 +96,14 @@ def _rule(domain: str, path: Sequence[_Step], title: str, notes: list[str]) -> d
     return rule
 
 
-def _losses(branches: Sequence[Branch]) -> Iterator[str]:
+def _losses(path: Sequence[_Step]) -> Iterator[str]:
     """What the rule of a limit does not say."""
+    branches = [step.branch for step in path]
     limit = branches[-1].limit
     if limit is None:
         return
     if limit.replaces:
-        yield "replaces: rules do not replace each other by name; write one rule with tiers, or use stop"
+        yield REPLACES
     if limit.quota_mode:
         yield "quota_mode: a rule that refuses, refuses"
     if limit.metadata:
@@ -110,9 +114,11 @@ def _losses(branches: Sequence[Branch]) -> Iterator[str]:
         yield f"name {limit.name!r}: clients are told the id of the rule"
     if limit.quota is not None and limit.quota.algorithm == CALENDAR:
         yield "algorithm calendar: in UTC, as here"
+    for step in path:
+        for branch in (step.branch, *step.earlier):
+            if "*" in branch.value[:-1]:
+                yield f"value {branch.value!r}: in a rule, * within a pattern does not stand for a /"
     for branch in branches:
-        if "*" in branch.value[:-1]:
-            yield f"value {branch.value!r}: in a rule, * within a pattern does not stand for a /"
         if branch.key == "ip":
             yield "key 'ip': in a rule it is an address, and IPv6 counts by its first 64 bits"
 

@@ -9,6 +9,7 @@ the file of settings. `VARIABLES` are all of them; others mean nothing here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,15 @@ from penstock.service.envoy.reading import Options
 from penstock.stores.redis.keys import MAX_PREFIX
 
 DEFAULT_ROOT = "/srv/runtime_data/current"
+DEFAULT_PORTS = {"PORT": "8080", "GRPC_PORT": "8081"}
 HEADERS = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+_STORE_TLS = {
+    "REDIS_TLS_CACERT": "ssl_ca_certs",
+    "REDIS_TLS_CLIENT_CERT": "ssl_certfile",
+    "REDIS_TLS_CLIENT_KEY": "ssl_keyfile",
+}
+_FIT = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_PREFIX}}}")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.:-]")
 _LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
 TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false", "")
 
@@ -30,8 +39,9 @@ class Deployment(NamedTuple):
 
     - `folder`: where the configuration is.
     - `store`: the URL of the store. It may hold a password.
-    - `http`, `grpc`: addresses to listen at, such as `0.0.0.0:8080`.
-    - `log_level`: such as `warning`.
+    - `http`, `grpc`: addresses to listen at, such as `0.0.0.0:8080` or `unix:/run/ratelimit.sock`.
+    - `log_level`, `log_format`: such as `warning` and `json`.
+    - `tls_certificate`, `tls_key`, `tls_clients`, `client_names`: the settings of those names.
     """
 
     folder: Path | None
@@ -41,6 +51,11 @@ class Deployment(NamedTuple):
     log_level: str | None
     options: Options
     conduct: Conduct
+    log_format: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_clients: str | None = None
+    client_names: str | None = None
 
 
 VARIABLES = {
@@ -52,7 +67,15 @@ VARIABLES = {
     "PORT": "where HTTP is listened for",
     "GRPC_HOST": "where gRPC is listened for, with GRPC_PORT",
     "GRPC_PORT": "where gRPC is listened for",
+    "GRPC_UDS": "a socket to listen at in place of GRPC_HOST and GRPC_PORT",
+    "GRPC_SERVER_USE_TLS": "everything that is listened for is encrypted, HTTP too",
+    "GRPC_SERVER_TLS_CERT": "the certificate",
+    "GRPC_SERVER_TLS_KEY": "its key",
+    "GRPC_CLIENT_TLS_CACERT": "authorities by which clients must be certified",
+    "GRPC_CLIENT_TLS_SAN": "the name that their certificates must have",
     "LOG_LEVEL": "what is logged",
+    "LOG_FORMAT": "text or json",
+    "CONFIG_TYPE": "must be FILE",
     "BACKEND_TYPE": "must be redis",
     "REDIS_SOCKET_TYPE": "tcp or unix",
     "REDIS_TYPE": "single, sentinel or cluster, in any case",
@@ -60,7 +83,10 @@ VARIABLES = {
     "REDIS_AUTH": "the password, or user:password",
     "REDIS_SENTINEL_AUTH": "the sentinels' password, or user:password",
     "REDIS_TLS": "talk to the store encrypted",
-    "CACHE_KEY_PREFIX": "what keys in the store begin with",
+    "REDIS_TLS_CACERT": "authorities by which the store must be certified",
+    "REDIS_TLS_CLIENT_CERT": "the certificate that is shown to the store",
+    "REDIS_TLS_CLIENT_KEY": "its key",
+    "CACHE_KEY_PREFIX": "what keys in the store begin with; 13 characters of it, and all of it keeps keys apart",
     "NEAR_LIMIT_RATIO": "from which share of a limit on hits are counted as near_limit",
     "SHADOW_MODE": "nothing is refused",
     "QUOTA_MODE": "every limit is in quota mode",
@@ -74,9 +100,18 @@ VARIABLES = {
 """What is honoured, and what it says."""
 
 
-def read_environment(environment: Mapping[str, str]) -> Deployment:
-    """What the variables say. Raises `InvalidOption` for one that cannot be honoured."""
-    said = {name: value for name, value in environment.items() if name in VARIABLES}
+def read_environment(environment: Mapping[str, str], *, standing_in: bool = False) -> Deployment:
+    """What the variables say; with `standing_in`, unsaid ports are those of that service.
+
+    Raises `InvalidOption` for one that cannot be honoured.
+    """
+    said = {name: value for name, value in environment.items() if name in VARIABLES and value}
+    if standing_in:
+        said = DEFAULT_PORTS | said
+    if said.get("CONFIG_TYPE", "FILE").upper() != "FILE":
+        raise InvalidOption(f"CONFIG_TYPE {shown(said['CONFIG_TYPE'])}: expected FILE")
+    secure = said if _truth(said, "GRPC_SERVER_USE_TLS") else {}
+    socket = said.get("GRPC_UDS")
     headers = None
     if _truth(said, "LIMIT_RESPONSE_HEADERS_ENABLED"):
         names = ("LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER")
@@ -86,7 +121,7 @@ def read_environment(environment: Mapping[str, str]) -> Deployment:
         _folder(said),
         store_url(said),
         _address(said, "HOST", "PORT"),
-        _address(said, "GRPC_HOST", "GRPC_PORT"),
+        f"unix:{socket}" if socket else _address(said, "GRPC_HOST", "GRPC_PORT"),
         _LEVELS.get(level, level) if (level := said.get("LOG_LEVEL", "").lower()) else None,
         Options(merge_domains=_truth(said, "MERGE_DOMAIN_CONFIG")),
         Conduct(
@@ -96,6 +131,11 @@ def read_environment(environment: Mapping[str, str]) -> Deployment:
             dynamic_metadata=_truth(said, "RESPONSE_DYNAMIC_METADATA"),
             near_limit_ratio=_ratio(said, "NEAR_LIMIT_RATIO"),
         ),
+        said["LOG_FORMAT"].lower() if "LOG_FORMAT" in said else None,
+        secure.get("GRPC_SERVER_TLS_CERT"),
+        secure.get("GRPC_SERVER_TLS_KEY"),
+        secure.get("GRPC_CLIENT_TLS_CACERT"),
+        secure.get("GRPC_CLIENT_TLS_SAN"),
     )
 
 
@@ -109,10 +149,12 @@ def store_url(said: Mapping[str, str]) -> str | None:
     secure = "s" if _truth(said, "REDIS_TLS") else ""
     options: dict[str, str] = {}
     if said.get("CACHE_KEY_PREFIX"):
-        options["prefix"] = said["CACHE_KEY_PREFIX"][:MAX_PREFIX]
+        options |= _prefix(said["CACHE_KEY_PREFIX"])
+    if secure:
+        options |= {option: said[name] for name, option in _STORE_TLS.items() if said.get(name)}
     user = _credentials(said.get("REDIS_AUTH", ""))
     match said.get("REDIS_TYPE", "single").lower():
-        case "single" if said.get("REDIS_SOCKET_TYPE", "tcp").lower() == "unix":
+        case "single" if said.get("REDIS_SOCKET_TYPE", "unix" if target[0] == "/" else "tcp").lower() == "unix":
             url = f"redis+unix://{user}{quote(target)}"
         case "single":
             url = f"redis{secure}://{user}{target}"
@@ -120,7 +162,7 @@ def store_url(said: Mapping[str, str]) -> str | None:
             url = f"redis{secure}+cluster://{user}{target}"
         case "sentinel":
             service, _, nodes = target.partition(",")
-            name, _, password = said.get("REDIS_SENTINEL_AUTH", "").rpartition(":")
+            name, password = _user(said.get("REDIS_SENTINEL_AUTH", ""))
             options |= {"sentinel_username": name} if name else {}
             options |= {"sentinel_password": password} if password else {}
             url = f"redis{secure}+sentinel://{user}{nodes}/{quote(service)}"
@@ -129,11 +171,23 @@ def store_url(said: Mapping[str, str]) -> str | None:
     return f"{url}?{urlencode(options)}" if options else url
 
 
+def _prefix(text: str) -> dict[str, str]:
+    """What keys begin with. Deployments that share a store may differ in what a prefix of ours cannot hold."""
+    if _FIT.fullmatch(text):
+        return {"prefix": text}
+    return {"prefix": _UNFIT.sub("-", text)[:MAX_PREFIX], "namespace": text}
+
+
 def _credentials(auth: str) -> str:
     if not auth:
         return ""
-    user, _, password = auth.rpartition(":")
-    return f"{quote(user, safe='')}:{quote(password, safe='')}@"
+    return ":".join(quote(part, safe="") for part in _user(auth)) + "@"
+
+
+def _user(auth: str) -> tuple[str, str]:
+    """User, if there is one, and password. A password may have colons, a user has none."""
+    user, colon, password = auth.partition(":")
+    return (user, password) if colon else ("", auth)
 
 
 def _folder(said: Mapping[str, str]) -> Path | None:

@@ -1,7 +1,6 @@
 """`grpc.health.v1`: whether the service answers, for Envoy's and Kubernetes' gRPC probes.
 
-`Check` alone: it is what both of them call. `Watch` is a stream, which unary methods are not; callers that find it
-unimplemented fall back to `Check`, as the protocol tells them to.
+This is `Check`, which both of them call; `Watch` is in `penstock.service.envoy.watching`.
 """
 
 from __future__ import annotations

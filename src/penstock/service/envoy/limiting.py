@@ -99,7 +99,7 @@ class ShouldRateLimit:
             if plan is None:
                 statuses.append(Status.INVALID_ARGUMENT)
                 continue
-            ops, fates, _, direct = plan
+            ops, fates, _, direct, _ = plan
             if direct is not None:
                 verdict = direct(ops[0][0][0][0], fates[0][3], now)
                 verdicts.append(verdict)

@@ -3,6 +3,7 @@
 parts = configured("config", Now(limiter), ready=lambda: True)    # or by_rules(decider, ready=...)
 Grpc(parts.methods)                                               # ShouldRateLimit and health
 Routes(exact={**parts.handlers, ...}, ...)                        # /json and /healthcheck
+Server(..., openers=parts.openers)                                # who watches health
 parts.source.start()                                              # follows its folder
 """
 
@@ -19,11 +20,14 @@ from penstock.service.envoy.health import HealthCheck
 from penstock.service.envoy.http import HEALTHCHECK, JSON_PATH, HealthPage, Json
 from penstock.service.envoy.limiting import ShouldRateLimit
 from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.protocol import HEALTH_WATCH
 from penstock.service.envoy.source import ConfigSource
+from penstock.service.envoy.watching import HealthWatch
 from penstock.service.grpc import Method
 from penstock.service.observing import Observer
 from penstock.service.running import Runner
 from penstock.service.wire.calls import Handler
+from penstock.service.wire.exchanges import Openers
 
 
 class Parts(NamedTuple):
@@ -31,12 +35,19 @@ class Parts(NamedTuple):
 
     - `methods`: of gRPC; for `Grpc`.
     - `handlers`: by path; for `Routes`.
+    - `watch`: those who want to know how the service is; it is told when that changes.
     - `counts`: hits by limit, for whoever exports them; None where Penstock's own rules are in force.
     """
 
     methods: tuple[Method, ...]
     handlers: Mapping[bytes, Handler]
+    watch: HealthWatch
     counts: Counts | None = None
+
+    @property
+    def openers(self) -> Openers:
+        """Calls that both sides go on with; for `Server`."""
+        return {HEALTH_WATCH: self.watch.open}
 
     @property
     def services(self) -> tuple[bytes, ...]:
@@ -58,13 +69,13 @@ def configured(
     options = source.options
     conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
     method = ShouldRateLimit(source, runner, conduct, observer=observer, budget=budget, time_ns=time_ns)
-    return Parts((method, HealthCheck(ready)), _handlers(method, ready), method.counts)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready), method.counts)
 
 
 def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
     """The service by Penstock's own rules."""
     method = ByRules(decider)
-    return Parts((method, HealthCheck(ready)), _handlers(method, ready))
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready))
 
 
 def _handlers(method: ShouldRateLimit | ByRules, ready: Callable[[], bool]) -> Mapping[bytes, Handler]:

@@ -35,7 +35,7 @@ class Conduct(NamedTuple):
     - `shadow_mode`, `quota_mode`: of every limit.
     - `headers`: the names of response headers that tell limit, remaining and reset; none by default.
     - `retry_after`: refusals tell when to come again, in a header.
-    - `dynamic_metadata`: Envoy is told the `metadata` of limits that were kept.
+    - `dynamic_metadata`: Envoy is told what it asked, and the `metadata` of limits that were kept.
     - `near_limit_ratio`: from which share of a limit on hits are counted as near.
     - `algorithm`, `count_denied`: of limits that requests bring along.
     """
@@ -65,7 +65,6 @@ class Fate(NamedTuple):
     ask: int
     cost: int
     current: bytes
-    metadata: bytes
     never: bool
     near: int
     tally: Tally
@@ -77,12 +76,14 @@ class Plan(NamedTuple):
 
     - `simple`: a single ask to which nothing special applies, as most are.
     - `direct`: the store's own way to ask that, where the store is in this process.
+    - `asked`: dynamic metadata that says what was asked, where that is wanted.
     """
 
     ops: tuple[Acquire, ...]
     fates: tuple[Fate, ...]
     simple: bool
     direct: DirectAsk | None = None
+    asked: bytes = b""
 
 
 def read_request(data: bytes) -> Any:
@@ -112,7 +113,8 @@ class Planner:
         request = read_request(data)
         found = [self._found(request.domain, descriptor) for descriptor in request.descriptors]
         replaced = {name for one in found if one is not None for name in one.limit.replaces}
-        building = _Building(self._conduct)
+        asked = answers.metadata(_described(request)) if self._conduct.dynamic_metadata else b""
+        building = _Building(self._conduct, asked)
         for descriptor, one in zip(request.descriptors, found, strict=True):
             if one is None or (one.limit.name in replaced and one.limit.name and not one.limit.unlimited):
                 building.free(PLAIN_OK, self._nobody)
@@ -137,17 +139,22 @@ class Planner:
 class _Building:
     """A plan in the making."""
 
-    def __init__(self, conduct: Conduct) -> None:
-        self._conduct = conduct
+    def __init__(self, conduct: Conduct, asked: bytes) -> None:
+        self._conduct, self._asked = conduct, asked
         self._fates: list[Fate] = []
         self._ops: list[Acquire] = []
         self._joint: dict[tuple[str, object], int] = {}  # position of each counter's ask in the joint operation
         self._asks: list[Ask] = []
         self._behaviours: list[OnFailure] = []
+        self._refused = False  # whatever is counted
+
+    def _in_quota_mode(self, limit: Limit) -> bool:
+        """Whether the request may pass although the limit is exceeded: then the others are charged all the same."""
+        return limit.quota_mode or self._conduct.quota_mode
 
     def free(self, status: bytes, tally: Tally) -> None:
         """A descriptor that nothing limits."""
-        self._fates.append(Fate(NO_LIMIT, -1, -1, 1, b"", b"", False, 0, tally, status))
+        self._fates.append(Fate(NO_LIMIT, -1, -1, 1, b"", False, 0, tally, status))
 
     def limited(self, found: Found, cost: int, tally: Tally) -> None:
         limit, key, _ = found
@@ -156,15 +163,17 @@ class _Building:
         if quota is not None:
             never = cost > quota.capacity
             charged = min(max(cost, 1), quota.capacity)  # who asks for nothing wants to know whether one would fit
-            if self._conduct.all_or_nothing and cost and not never:
+            if self._conduct.all_or_nothing and cost and not never and not self._in_quota_mode(limit):
                 op, ask = 0, self._join(key, quota, charged, limit)
             else:
                 asks = _asks(key, quota, charged, advisory=False)
                 op, ask = len(self._ops) + self._conduct.all_or_nothing, 0
-                self._ops.append(Acquire(asks, never or not cost, None, limit.on_failure))
+                dry = not cost or (never and not quota.count_denied)  # where refused hits count, these use it all up
+                self._ops.append(Acquire(asks, dry, None, limit.on_failure))
+        if never and not (limit.shadow or self._conduct.shadow_mode or self._in_quota_mode(limit)):
+            self._refused = True
         near = int(limit.requests * self._conduct.near_limit_ratio)
-        told = answers.metadata(limit.metadata) if self._conduct.dynamic_metadata else b""
-        self._fates.append(Fate(limit, op, ask, cost, answers.limit_field(limit), told, never, near, tally, b""))
+        self._fates.append(Fate(limit, op, ask, cost, answers.limit_field(limit), never, near, tally, b""))
 
     def _join(self, key: str, quota: Quota, cost: int, limit: Limit) -> int:
         """The position of a descriptor's first ask in the one operation for all; two that count alike are one."""
@@ -184,18 +193,25 @@ class _Building:
         if conduct.all_or_nothing:
             strictest = max(self._behaviours, key=STRICTNESS.index, default=None)
             if self._asks:
-                ops.insert(0, Acquire(tuple(self._asks), False, None, strictest))
+                ops.insert(0, Acquire(tuple(self._asks), self._refused, None, strictest))
             else:
                 fates = [fate._replace(op=fate.op - 1) if fate.op >= 0 else fate for fate in fates]
         first = fates[0]
-        simple = (
-            len(fates) == len(ops) == 1
-            and not ops[0].dry
-            and len(ops[0].asks) == 1
-            and not (first.never or first.metadata)
-        )
-        special = conduct.shadow_mode or conduct.headers is not None or first.limit.shadow
-        return Plan(tuple(ops), tuple(fates), simple and not special)
+        simple = len(fates) == len(ops) == 1 and not ops[0].dry and len(ops[0].asks) == 1 and not first.never
+        special = conduct.shadow_mode or conduct.headers is not None or first.limit.shadow or self._asked
+        return Plan(tuple(ops), tuple(fates), simple and not special, None, self._asked)
+
+
+def _described(request: Any) -> dict[str, object]:
+    """A request as envoyproxy/ratelimit tells it in dynamic metadata."""
+    descriptors = []
+    for descriptor in request.descriptors:
+        one: dict[str, object] = {"entries": [f"{entry.key}={entry.value}" for entry in descriptor.entries]}
+        if descriptor.HasField("hits_addend"):
+            one["hitsAddend"] = descriptor.hits_addend.value
+        descriptors.append(one)
+    hits = {"hitsAddend": request.hits_addend} if request.hits_addend else {}
+    return {"domain": request.domain, "descriptors": descriptors, **hits}
 
 
 def _asks(key: str, quota: Quota, cost: int, *, advisory: bool) -> tuple[Ask, ...]:

@@ -193,7 +193,7 @@ class Control:
         if streams.open:
             self._used = now
         elif now - self._used > limits.idle:
-            self.end(Code.NO_ERROR, "idle")
+            self.drain(now)  # not at once: a call may be on its way
         for stream in [one for one in streams.open.values() if not one.ended and one.listener is None]:
             if now - stream.begun > limits.reading:
                 self._patience.spend(now)

@@ -145,6 +145,7 @@ class Session(Control):
             self._need = HEAD if self._have < HEAD else HEAD + (read_head(self._pieces[0])[0] >> 8)
         else:
             self._need = 0
+        self.streams.send_queued()
         self._patience.earn(self.streams.useful())
         self.settle()
 

@@ -121,6 +121,7 @@ class Streams:
 
     __slots__ = (
         "_bare",
+        "_bytes",
         "_date",
         "_initial",
         "_queued",
@@ -143,7 +144,8 @@ class Streams:
         self._queued: dict[int, Stream] = {}
         self._bare = True  # the peer has its usual table; else say once that we use none
         self.dropped: dict[int, None] = {}
-        self.unsent = self.abandoned = self._useful = 0
+        self.unsent = self.abandoned = 0
+        self._useful = self._bytes = 0  # points, and what of long answers has not become points
         self.progress = 0  # how many bytes that had to wait have left
 
     # ---------------------------------------------------------------- answers
@@ -152,7 +154,8 @@ class Streams:
         """Turn an answer into frames, as many as the windows allow."""
         if stream.lost:
             stream.answered = True
-            self.abandoned -= 1
+            if stream.listener is None:
+                self.abandoned -= 1
             return
         encoded = head.http2
         if not isinstance(encoded, Encoded):
@@ -221,11 +224,17 @@ class Streams:
         stream.end = end
         self.unsent += len(data)
         self._queued[stream.id] = stream
-        self._send_queued()
+        self.send_queued()
 
-    def _send_queued(self) -> None:
-        """One frame of each stream, again and again, until the windows are shut."""
-        if not self.out and self._queued:
+    def send_queued(self) -> None:
+        """One frame of each stream, again and again, until the windows are shut.
+
+        To be called when the peer has opened windows, once for all that it said in one go. Sent for each by itself, a
+        small opening would make a small frame, which a peer answers by a small opening, for ever.
+        """
+        if not self._queued:
+            return
+        if not self.out:
             self._wrote()
         sent = True
         while sent:
@@ -236,8 +245,9 @@ class Streams:
     def _send_frame(self, stream: Stream) -> bool:
         unsent, end = stream.unsent, stream.end
         size = min(len(unsent), self._window, self._initial + stream.credit, FRAME_SIZE)
-        if size < 0 or (not size and unsent):
+        if unsent and size <= 0:
             return False
+        size = max(size, 0)  # an end without data needs no window, not even where a smaller one is overdrawn
         last = size == len(unsent) and end is not None
         if size or end == b"":
             flags = END_STREAM if last and not end else 0
@@ -247,7 +257,7 @@ class Streams:
         stream.unsent = unsent[size:]
         self.unsent -= size
         self.progress += size
-        self._useful += size // PER_POINT
+        self._bytes += size
         if not stream.unsent:
             del self._queued[stream.id]
         if last:
@@ -269,20 +279,17 @@ class Streams:
             self._window += more
             if self._window > LARGEST:
                 raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
-        if self._queued:
-            self._send_queued()
 
     def resize(self, initial: int) -> None:
         """The peer changed the window that streams begin with, and so those of all that are open."""
         if any(initial + stream.credit > LARGEST for stream in self.open.values()):
             raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
         self._initial = initial
-        if self._queued:
-            self._send_queued()
 
     def useful(self) -> int:
         """What has been achieved since somebody last asked, in points for its `Patience`."""
-        points, self._useful = self._useful, 0
+        more, self._bytes = divmod(self._bytes, PER_POINT)
+        points, self._useful = self._useful + more, 0
         return points
 
     def shrink_table(self) -> None:
