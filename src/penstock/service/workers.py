@@ -73,6 +73,7 @@ class _Worker:
     channel: socket.socket
     started: float
     ready: bool = False
+    reloads: bool = False
     dismissed: bool = False
     kill_at: float = 0.0
     unread: bytes = b""
@@ -158,7 +159,7 @@ class Supervisor:
             for worker in slot.workers():
                 self._look_after(slot, worker, now)
             if slot.worker is None and not self._stopping and now >= slot.start_at:
-                slot.worker = self._start(slot.number, now)
+                slot.worker = self._try_to_start(slot, now)
         if self._rolling:
             self._roll(self._rolling[0], now)
         if now >= self._next_tick:
@@ -184,7 +185,7 @@ class Supervisor:
             self._stop(now)
         elif number == signal.SIGHUP:
             for worker in self._workers():
-                worker.process.send_signal(signal.SIGHUP)
+                self._reload(worker)
         elif number == signal.SIGUSR2 and not self._stopping and not self._rolling:
             log.info("rolling restart of %s workers", len(self._slots))
             self._rolling = list(self._slots)
@@ -199,7 +200,9 @@ class Supervisor:
         """Go on with a rolling restart: a fresh worker first, then the old one goes, then it is the next one's turn."""
         if slot.successor is None:
             if not any(each.leaving for each in self._slots):
-                slot.successor = self._start(slot.number, now)
+                slot.successor = self._try_to_start(slot, now)
+                if slot.successor is None:
+                    self._rolling = []
         elif slot.successor.ready:
             if slot.worker is not None:
                 slot.leaving.append(slot.worker)
@@ -209,17 +212,34 @@ class Supervisor:
 
     # ------------------------------------------------------------ workers
 
+    def _try_to_start(self, slot: _Slot, now: float) -> _Worker | None:
+        """None if the system has no room for it, or the program is being replaced: the others answer meanwhile."""
+        try:
+            return self._start(slot.number, now)
+        except OSError as error:
+            slot.failures += 1
+            slot.start_at = now + max(pause_after(slot.failures), FIRST_PAUSE)
+            log.error("worker %s cannot be started: %s", slot.number, error.strerror)
+            if not self._proven:
+                self._failed = True
+                self._stop(now)
+            return None
+
     def _start(self, number: int, now: float) -> _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             channel = theirs.fileno()
-            process = subprocess.Popen(  # noqa: S603  our own command
-                self._command,
-                env=self._environment | passed_on(number, channel, self._sockets),
-                pass_fds=(channel, *self._sockets),
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # an interrupt at the keyboard is for us to handle
-            )
+            try:
+                process = subprocess.Popen(  # noqa: S603  our own command
+                    self._command,
+                    env=self._environment | passed_on(number, channel, self._sockets),
+                    pass_fds=(channel, *self._sockets),
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,  # an interrupt at the keyboard is for us to handle
+                )
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         worker = _Worker(number, process, ours, now)
         self._selector.register(ours, selectors.EVENT_READ, worker)
@@ -236,6 +256,12 @@ class Supervisor:
         elif not worker.ready and not worker.dismissed and now - worker.started > STARTING:
             log.error("%s was not ready after %g s: killed", worker.called, STARTING)
             worker.process.kill()
+
+    def _reload(self, worker: _Worker) -> None:
+        """Have it read its files again. One that is starting gets to know later: as yet, the signal would end it."""
+        if worker.ready:
+            worker.process.send_signal(signal.SIGHUP)
+        worker.reloads = not worker.ready
 
     def _dismiss(self, worker: _Worker, now: float) -> None:
         """Tell it to drain and end."""
@@ -260,6 +286,8 @@ class Supervisor:
             if message == READY:
                 worker.ready = self._proven = True
                 log.info("%s is ready", worker.called)
+                if worker.reloads:
+                    self._reload(worker)
             else:
                 self._onlooker.heard(worker.slot, message)
 
