@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes, token_hex
 from shutil import rmtree
@@ -96,6 +96,7 @@ class Service:
     def __init__(self, settings: Settings, worker: str = "1", figures: Path | None = None) -> None:
         self.settings = settings
         self._secret = settings.token_secret or token_bytes(32)
+        self._keys_refused = False
         self.metrics = Metrics(figures, worker)
         self._hook: Hook = Hooks(self.metrics, EventLog())
         self._config = _envoy_config(settings, self._hook)
@@ -105,7 +106,7 @@ class Service:
             else self._config
         )
         self._limiter, self._enforcer, runner = self._decisions()
-        self.health = Health(self.rules, self._breakers)
+        self.health = Health(self.rules, self._breakers, self._refused)
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
@@ -146,7 +147,9 @@ class Service:
         """On a thread, because a million keys take a while; the directory is swapped by one assignment."""
         try:
             self._enforcer.directory = _directory(self.settings, self._hook)
-        except InvalidRules as error:
+            self._keys_refused = False
+        except (InvalidOption, InvalidRules) as error:
+            self._keys_refused = True
             log.error("keys were refused, and stay as they were: %s", error)
 
     # ------------------------------------------------------------ wiring
@@ -201,6 +204,15 @@ class Service:
         states: Mapping[str, str] = breakers() if breakers is not None else {}
         return states
 
+    def _refused(self) -> Iterator[str]:
+        """Files that were refused, beside the rules; those that were read before them are still in use."""
+        if self._keys_refused:
+            yield "keys: the file was refused"
+        if self._tls is not None and self._tls.flaw:
+            yield "certificate: the files were refused"
+        if self._config is not None and self._config is not self.rules and self._config.faults:
+            yield "envoy_config: the files were refused"
+
     def _observer(self) -> Observer:
         """Everybody who is told of decisions."""
         settings = self.settings
@@ -245,6 +257,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, service.reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # held back until now: see penstock.cli
         loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)

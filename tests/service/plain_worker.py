@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Event
 
 from penstock.service.inheriting import READY, Inherited
 from penstock.service.listening import inherited
@@ -21,13 +22,17 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        Event().wait(0.01)
+
+
 async def main() -> None:
     worker = Inherited.find(os.environ)
     assert worker is not None
     if "--slow" in sys.argv:
         worker.report({"starting": worker.number})
-        while not Path(sys.argv[-1]).exists():
-            await asyncio.sleep(0.01)
+        wait_for(Path(sys.argv[-1]))
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     if "--stubborn" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

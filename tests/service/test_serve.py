@@ -10,6 +10,7 @@ import signal
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -59,6 +60,43 @@ def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None
         told = client.get("/readyz")
         assert (told.status_code, told.json()["status"]) == (200, "degraded")
         assert client.post("/v1/check", json=CHECK).json()["allowed"], "the rules before stay in force"
+
+
+def test_a_reload_that_comes_too_early_waits_until_there_is_something_to_reload(tmp_path: Path) -> None:
+    """Without a handler SIGHUP ends a process, and whoever restarts services takes that for a clean end."""
+    config = tmp_path / "service.toml"
+    os.mkfifo(config)  # so it stands still while it starts
+    with Serving("--config", str(config)) as service:
+        opened: list[int] = []
+
+        def is_read() -> bool:
+            with suppress(OSError):
+                opened.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(opened)
+
+        wait_until(is_read, "somebody to read the settings", pause=0.01)
+        service.signal(signal.SIGHUP)
+        os.close(opened[0])
+        service.wait_for("listening on")
+        service.wait_for("rules are in force", 2)
+
+
+def test_keys_that_are_refused_are_seen_and_those_before_them_stay(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.csv"
+    head, row = "hash,owner,tier,status\n", f"{'5f' * 16},acme,,active\n"
+    keys.write_text(head + row, encoding="utf-8")
+    with Serving("--keys", str(keys), PENSTOCK_KEYS_SECRET="of-the-tests-alone") as service, service.client() as client:
+        assert client.get("/readyz").json()["degraded"] == []
+        for bad in (head + row + row, head + "nothing\n"):
+            keys.write_text(bad, encoding="utf-8")
+            service.signal(signal.SIGHUP)
+            refused = ["keys: the file was refused"]
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == refused, "bad keys to be seen", pause=0.02)  # noqa: B023
+            keys.write_text(head + row, encoding="utf-8")
+            service.signal(signal.SIGHUP)
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == [], "good keys", pause=0.02)
+        service.wait_for("keys were refused, and stay as they were: ", 2)
+        assert "5f5f" not in service.said
 
 
 def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
@@ -186,6 +224,11 @@ def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_resta
         renewed.path.replace(certificate.path)
         service.signal(signal.SIGHUP)
         wait_until(lambda: _trusted(service.url, certificate.path), "the new certificate", pause=0.05)
+        verify = ssl.create_default_context(cafile=str(certificate.path))
+        certificate.path.write_text("nonsense", encoding="utf-8")
+        with service.client(verify=verify) as client:
+            refused = ["certificate: the files were refused"]
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == refused, "it to be seen", pause=0.05)
 
 
 def _trusted(url: str, certificate: Path) -> bool:

@@ -116,7 +116,7 @@ def test_a_reload_reaches_every_worker(start: Start) -> None:
 
 
 def test_a_reload_does_not_end_a_worker_that_is_starting(start: Start, tmp_path: Path) -> None:
-    """Whoever has no handler yet is ended by SIGHUP. It is told when it is ready, for it may have read the old files."""
+    """Who has no handler yet is ended by SIGHUP. It is told when it is ready: it may have read the old files."""
     service = start(1, 5, "--slow", str(tmp_path / "go on"))
     service.wait_for(r"heard 1 \{'starting': 1\}")
     service.signal(signal.SIGHUP)

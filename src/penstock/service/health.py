@@ -8,7 +8,7 @@ neither names nor addresses nor what a rule says.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from penstock.service.wire.calls import Call, Head, Header
@@ -56,12 +56,16 @@ class Health:
 
     - `rules`: those that are followed, if any are.
     - `breakers`: the state of the breaker of each server of the store.
+    - `refused`: what else does not work as it should, in words that everybody may read.
     """
 
     def __init__(
-        self, rules: FollowedRules | None = None, breakers: Callable[[], Mapping[str, str]] = _no_breakers
+        self,
+        rules: FollowedRules | None = None,
+        breakers: Callable[[], Mapping[str, str]] = _no_breakers,
+        refused: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._rules, self._breakers = rules, breakers
+        self._rules, self._breakers, self._refused = rules, breakers, refused
         self.draining = False
 
     def state(self) -> State:
@@ -93,7 +97,7 @@ class Health:
                 why.append(f"rules: the file was refused ({faults} {'fault' if faults == 1 else 'faults'})")
             elif self._rules.stale() > STALE:
                 why.append("rules: the file is not followed any more")
-        return tuple(why)
+        return (*why, *self._refused())
 
     def _told(self, state: State) -> bytes:
         told: dict[str, object] = {"status": state.status, "degraded": state.degraded}

@@ -329,6 +329,7 @@ class Supervisor:
         woken.setblocking(False)
         before = {number: signal.signal(number, note) for number in HANDLED}
         old = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # whoever started us may have held some back
         self._selector.register(woken, selectors.EVENT_READ, None)
         try:
             yield
