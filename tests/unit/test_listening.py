@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import InvalidOption
+from penstock.service import listening as listening_module
 from penstock.service.listening import Address, Listening, inherited
 
 
@@ -68,3 +71,22 @@ def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path)
 )
 def test_where_a_client_reaches_it(address: Address, reached: str) -> None:
     assert address.reached_at == reached
+
+
+def test_where_there_is_no_ipv6_every_interface_is_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver names both all the same. An address that is not there at all is a fault."""
+    make = listening_module._on_port
+
+    def without_ipv6(family: int, place: tuple[object, ...]) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return make(family, place)
+
+    monkeypatch.setattr(listening_module, "_on_port", without_ipv6)
+    with Listening([Address("", 0)]) as listening:
+        assert [one.family for one in listening.sockets] == [socket.AF_INET]
+        assert listening.addresses[0].port == listening.sockets[0].getsockname()[1]
+    with pytest.raises(InvalidOption, match="Address family not supported"):
+        Listening([Address("::1", 0)])
+    with pytest.raises(InvalidOption, match="Cannot assign requested address"):
+        Listening([Address("192.0.2.1", 0)])

@@ -17,6 +17,8 @@ from typing import NamedTuple, Self
 from penstock.errors import InvalidOption
 
 BACKLOG = 2_048
+_NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Some hosts have no IPv6, or have it and no address of it; the resolver names both all the same."""
 
 
 class Address(NamedTuple):
@@ -81,11 +83,19 @@ class Listening:
             if address.path:
                 self.sockets.append(_on_path(address.path))
                 return address
-            port = address.port
+            port, before, missing = address.port, len(self.sockets), OSError(errno.EADDRNOTAVAIL, "no such host")
             for family, place in _places(address):
-                made = _on_port(family, (place[0], port or place[1], *place[2:]))
+                try:
+                    made = _on_port(family, (place[0], port or place[1], *place[2:]))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    missing = error  # every interface, or a name: what there is of it will do
+                    continue
                 self.sockets.append(made)
                 port = made.getsockname()[1]
+            if len(self.sockets) == before:
+                raise missing
             return address._replace(port=port)
         except OSError as error:
             raise InvalidOption(f"listen {address}: {error.strerror or error}") from None
