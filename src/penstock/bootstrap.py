@@ -86,6 +86,9 @@ class Watcher(Protocol):
     def ready(self, service: Service) -> None:
         """It answers from now on. On its event loop."""
 
+    def abandoned(self) -> bool:
+        """Whether the terminal is gone in which it was shown."""
+
 
 class Service:
     """One worker. Made outside an event loop: whatever is wrong with settings and rules is raised here.
@@ -256,7 +259,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, service.reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if watcher.abandoned() else service.reload())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # held back until now: see penstock.cli
         loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:

@@ -21,6 +21,9 @@ class Printing:
 
     def tick(self) -> None: ...
 
+    def abandoned(self) -> bool:
+        return False
+
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 workers, drain, *flags = sys.argv[1:]

@@ -179,17 +179,40 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+def _in_a_terminal(folder: Path, *flags: str) -> tuple[subprocess.Popen[bytes], int]:
     ours, its = pty.openpty()
     process = subprocess.Popen(
-        (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0"),
-        cwd=tmp_path,
+        (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0", *flags),
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=its,
         stderr=its,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
     )
     os.close(its)
+    return process, ours
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--workers", "2", "--store", "redis://127.0.0.1:1/0?secret=of-the-tests-alone")]
+)
+def test_a_view_whose_terminal_is_closed_ends_the_service(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """A closed terminal says SIGHUP. Taken for a reload, it left a service behind that nobody sees."""
+    process, ours = _in_a_terminal(tmp_path, *flags)
+    try:
+        shown = b""
+        while "requests/s" not in _plain(shown) and (read := _read(ours)):
+            shown += read
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(DEADLINE) == 0, _plain(shown)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+    process, ours = _in_a_terminal(tmp_path)
     shown, asked = b"", False
     try:
         while "everybody" not in _plain(shown) and (read := _read(ours)):

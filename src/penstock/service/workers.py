@@ -5,7 +5,7 @@ what it was answering: connections that nobody has taken yet wait in the kernel,
 worker is started afresh, not forked: a restart brings new code and new settings, and nothing of the old one's state.
 
     SIGTERM, SIGINT    drain all workers, then end; a second one ends them at once
-    SIGHUP             passed on: workers read rules and certificates again
+    SIGHUP             passed on: workers read rules and certificates again; but a closed terminal ends all
     SIGUSR2            rolling restart: one worker after the other is replaced by a fresh one, which must be ready first
 
 A worker that dies is replaced at once, and if that happens again and again, after a growing pause of at most
@@ -55,6 +55,9 @@ class Onlooker(Protocol):
     def tick(self) -> None:
         """About a second has passed."""
 
+    def abandoned(self) -> bool:
+        """Whether the terminal is gone in which it was shown what happens."""
+
 
 class Unwatched:
     """Nobody wants to know."""
@@ -62,6 +65,9 @@ class Unwatched:
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
 
     def tick(self) -> None: ...
+
+    def abandoned(self) -> bool:
+        return False
 
 
 @dataclass(eq=False)
@@ -178,7 +184,7 @@ class Supervisor:
                 key.fileobj.recv(MAX_READ)  # type: ignore[union-attr]  # a signal, which is noted already
 
     def _obey(self, number: int, now: float) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT):
+        if number in (signal.SIGTERM, signal.SIGINT) or (number == signal.SIGHUP and self._onlooker.abandoned()):
             if self._stopping:
                 for worker in self._workers():
                     worker.process.kill()
