@@ -50,6 +50,7 @@ from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
 from penstock.service.inheriting import Inherited
+from penstock.service.listening import make_room
 from penstock.service.observing import Observer
 from penstock.service.routes import Routes
 from penstock.service.running import Now, Runner, Soon
@@ -254,6 +255,10 @@ def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
 
 def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited: Inherited | None = None) -> None:
     """Serve in this process, until SIGTERM or SIGINT; SIGHUP reloads. With a supervisor, until that is gone as well."""
+
+    missing = make_room(service.settings.limit_connections)
+    if missing:
+        log.warning("%s", missing)
 
     async def serve() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()

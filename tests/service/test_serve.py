@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import ssl
@@ -260,3 +261,19 @@ def _trusted(url: str, certificate: Path) -> bool:
         return httpx.get(f"{url}/livez", verify=verify, timeout=DEADLINE, trust_env=False).status_code == 200
     except httpx.ConnectError:
         return False
+
+
+def test_it_makes_room_for_its_connections_itself() -> None:
+    """Most shells allow 1,024 open files: the connections beyond were cut off without a word."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not before[1] > 600:
+        pytest.skip("no room to make")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        service = Serving("--limit-connections", "400")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with service:
+        assert service.url
+        limits = Path(f"/proc/{service.place.pid}/limits").read_text()
+        assert int(re.findall(r"Max open files\s+(\d+)", limits)[0]) >= 400

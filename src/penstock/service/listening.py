@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,10 @@ from penstock.errors import InvalidOption
 BACKLOG = 2_048
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Some hosts have no IPv6, or have it and no address of it; the resolver names both all the same."""
+
+
+SPARE = 128
+"""Files that a worker has open beside its connections, and some to spare."""
 
 
 class Address(NamedTuple):
@@ -104,6 +109,25 @@ class Listening:
 def inherited(numbers: Iterable[int]) -> list[socket.socket]:
     """The sockets behind file descriptors that another process passed on."""
     return [socket.socket(fileno=number) for number in numbers]
+
+
+def make_room(connections: int) -> str:
+    """Let this process have so many connections open, as far as the system allows it. What is missing, in words.
+
+    Most systems begin with 1,024 files. Beyond that, new connections are cut off, and nobody is told.
+    """
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return ""
+    room = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
+    except (OSError, ValueError):
+        room = allowed
+    if room == wanted:
+        return ""
+    return f"limit_connections {connections}: the system allows {room} open files (expected {wanted}: ulimit -n)"
 
 
 def _places(address: Address) -> list[tuple[int, tuple[object, ...]]]:
