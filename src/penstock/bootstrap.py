@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes, token_hex
 from shutil import rmtree
@@ -51,6 +51,7 @@ from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
 from penstock.service.inheriting import READY as IS_READY
 from penstock.service.inheriting import Inherited
+from penstock.service.listening import make_room
 from penstock.service.observing import Observer
 from penstock.service.routes import Routes
 from penstock.service.running import Now, Runner, Soon
@@ -90,6 +91,9 @@ class Watcher(Protocol):
     def ready(self, service: Service) -> None:
         """It answers from now on. On its event loop."""
 
+    def abandoned(self) -> bool:
+        """Whether the terminal is gone in which it was shown."""
+
 
 class Service:
     """One worker. Made outside an event loop: whatever is wrong with settings and rules is raised here.
@@ -100,6 +104,7 @@ class Service:
     def __init__(self, settings: Settings, worker: str = "1", figures: Path | None = None) -> None:
         self.settings = settings
         self._secret = settings.token_secret or token_bytes(32)
+        self._keys_refused = False
         self.metrics = Metrics(figures, worker)
         self._hook: Hook = Hooks(self.metrics, EventLog())
         self._config = _envoy_config(settings, self._hook)
@@ -110,7 +115,7 @@ class Service:
         )
         self._limiter, self._enforcer, runner = self._decisions()
         beside = self._config if self._config is not self.rules else None
-        self.health = Health(self.rules, self._breakers, envoy_config=beside)
+        self.health = Health(self.rules, self._breakers, self._refused, envoy_config=beside)
         observer = self._observer()
         decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
         api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
@@ -160,7 +165,9 @@ class Service:
         """On a thread, because a million keys take a while; the directory is swapped by one assignment."""
         try:
             self._enforcer.directory = _directory(self.settings, self._hook)
-        except InvalidRules as error:
+            self._keys_refused = False
+        except (InvalidOption, InvalidRules) as error:
+            self._keys_refused = True
             log.error("keys were refused, and stay as they were: %s", error)
 
     # ------------------------------------------------------------ wiring
@@ -215,6 +222,15 @@ class Service:
         states: Mapping[str, str] = breakers() if breakers is not None else {}
         return states
 
+    def _refused(self) -> Iterator[str]:
+        """Files that were refused, beside the rules; those that were read before them are still in use."""
+        if self._keys_refused:
+            yield "keys: the file was refused"
+        if self._tls is not None and self._tls.flaw:
+            yield "certificate: the files were refused"
+        if self._config is not None and self._config is not self.rules and self._config.faults:
+            yield "envoy_config: the files were refused"
+
     def _observer(self) -> Observer:
         """Everybody who is told of decisions."""
         settings = self.settings
@@ -254,11 +270,16 @@ def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
 def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited: Inherited | None = None) -> None:
     """Serve in this process, until SIGTERM or SIGINT; SIGHUP reloads. With a supervisor, until that is gone as well."""
 
+    missing = make_room(service.settings.limit_connections)
+    if missing:
+        log.warning("%s", missing)
+
     async def serve() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, service.reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if watcher.abandoned() else service.reload())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # held back until now: see penstock.cli
         loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)

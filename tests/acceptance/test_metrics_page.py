@@ -112,7 +112,7 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     bounds = f"At most {metrics.MAX_RULES:,} rules, {metrics.MAX_ROUTES} routes and {happenings.MAX_SERVERS} servers"
     assert bounds in PAGE
     assert f"For one key in {accuracy.SHARE}," in PAGE
-    assert f"at most {accuracy.MAX_KEYS} keys at once" in PAGE
+    assert f"at most {accuracy.MAX_KEYS} keys and {accuracy.MAX_ENTRIES_IN_ALL:,} admissions at once" in PAGE
     assert redis_info.EVERY == 10
     assert "every ten seconds" in PAGE
     assert f"at most `log_denials` per second and worker ({Settings().log_denials} by default" in PAGE

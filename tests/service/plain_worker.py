@@ -1,6 +1,7 @@
 """A worker that answers every connection with its process id: what the supervisor is tried with.
 
-`--never-ready` ends at once; `--stubborn` does not end when it is told to.
+`--never-ready` ends at once; `--stubborn` does not end when it is told to; `--slow` says that it is there, and gets no
+further until there is a file of the name that follows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
+from threading import Event
 
 from penstock.service.inheriting import READY, Inherited
 from penstock.service.listening import inherited
@@ -19,9 +22,17 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        Event().wait(0.01)
+
+
 async def main() -> None:
     worker = Inherited.find(os.environ)
     assert worker is not None
+    if "--slow" in sys.argv:
+        worker.report({"starting": worker.number})
+        wait_for(Path(sys.argv[-1]))
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     if "--stubborn" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -21,13 +21,17 @@ class Printing:
 
     def tick(self) -> None: ...
 
+    def abandoned(self) -> bool:
+        return False
+
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 workers, drain, *flags = sys.argv[1:]
+python = os.environ.get("PYTHON_OF_WORKERS", sys.executable)
 with Listening([Address("127.0.0.1", 0)]) as listening:
     print("port", listening.addresses[0].port, flush=True)
     supervisor = Supervisor(
-        (sys.executable, str(Path(__file__).with_name("plain_worker.py")), *flags),
+        (python, str(Path(__file__).with_name("plain_worker.py")), *flags),
         listening.numbers,
         int(workers),
         drain=float(drain),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -71,6 +73,43 @@ def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None
         told = client.get("/readyz")
         assert (told.status_code, told.json()["status"]) == (200, "degraded")
         assert client.post("/v1/check", json=CHECK).json()["allowed"], "the rules before stay in force"
+
+
+def test_a_reload_that_comes_too_early_waits_until_there_is_something_to_reload(tmp_path: Path) -> None:
+    """Without a handler SIGHUP ends a process, and whoever restarts services takes that for a clean end."""
+    config = tmp_path / "service.toml"
+    os.mkfifo(config)  # so it stands still while it starts
+    with Serving("--config", str(config)) as service:
+        opened: list[int] = []
+
+        def is_read() -> bool:
+            with suppress(OSError):
+                opened.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(opened)
+
+        wait_until(is_read, "somebody to read the settings", pause=0.01)
+        service.signal(signal.SIGHUP)
+        os.close(opened[0])
+        service.wait_for("listening on")
+        service.wait_for("rules are in force", 2)
+
+
+def test_keys_that_are_refused_are_seen_and_those_before_them_stay(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.csv"
+    head, row = "hash,owner,tier,status\n", f"{'5f' * 16},acme,,active\n"
+    keys.write_text(head + row, encoding="utf-8")
+    with Serving("--keys", str(keys), PENSTOCK_KEYS_SECRET="of-the-tests-alone") as service, service.client() as client:
+        assert client.get("/readyz").json()["degraded"] == []
+        for bad in (head + row + row, head + "nothing\n"):
+            keys.write_text(bad, encoding="utf-8")
+            service.signal(signal.SIGHUP)
+            refused = ["keys: the file was refused"]
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == refused, "bad keys to be seen", pause=0.02)  # noqa: B023
+            keys.write_text(head + row, encoding="utf-8")
+            service.signal(signal.SIGHUP)
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == [], "good keys", pause=0.02)
+        service.wait_for("keys were refused, and stay as they were: ", 2)
+        assert "5f5f" not in service.said
 
 
 def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
@@ -153,17 +192,40 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+def _in_a_terminal(folder: Path, *flags: str) -> tuple[subprocess.Popen[bytes], int]:
     ours, its = pty.openpty()
     process = subprocess.Popen(
-        (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0"),
-        cwd=tmp_path,
+        (sys.executable, "-m", "penstock.cli", "serve", "--listen", "127.0.0.1:0", *flags),
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=its,
         stderr=its,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
     )
     os.close(its)
+    return process, ours
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--workers", "2", "--store", "redis://127.0.0.1:1/0?secret=of-the-tests-alone")]
+)
+def test_a_view_whose_terminal_is_closed_ends_the_service(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """A closed terminal says SIGHUP. Taken for a reload, it left a service behind that nobody sees."""
+    process, ours = _in_a_terminal(tmp_path, *flags)
+    try:
+        shown = b""
+        while "requests/s" not in _plain(shown) and (read := _read(ours)):
+            shown += read
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(DEADLINE) == 0, _plain(shown)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+    process, ours = _in_a_terminal(tmp_path)
     shown, asked = b"", False
     try:
         while "everybody" not in _plain(shown) and (read := _read(ours)):
@@ -198,6 +260,11 @@ def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_resta
         renewed.path.replace(certificate.path)
         service.signal(signal.SIGHUP)
         wait_until(lambda: _trusted(service.url, certificate.path), "the new certificate", pause=0.05)
+        verify = ssl.create_default_context(cafile=str(certificate.path))
+        certificate.path.write_text("nonsense", encoding="utf-8")
+        with service.client(verify=verify) as client:
+            refused = ["certificate: the files were refused"]
+            wait_until(lambda: client.get("/readyz").json()["degraded"] == refused, "it to be seen", pause=0.05)
 
 
 def _trusted(url: str, certificate: Path) -> bool:
@@ -206,3 +273,19 @@ def _trusted(url: str, certificate: Path) -> bool:
         return httpx.get(f"{url}/livez", verify=verify, timeout=DEADLINE, trust_env=False).status_code == 200
     except httpx.ConnectError:
         return False
+
+
+def test_it_makes_room_for_its_connections_itself() -> None:
+    """Most shells allow 1,024 open files: the connections beyond were cut off without a word."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not before[1] > 600:
+        pytest.skip("no room to make")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        service = Serving("--limit-connections", "400")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with service:
+        assert service.url
+        limits = Path(f"/proc/{service.place.pid}/limits").read_text()
+        assert int(re.findall(r"Max open files\s+(\d+)", limits)[0]) >= 400

@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 class Supervised:
     """A supervisor of plain workers."""
 
-    def __init__(self, place: Workplace, workers: int, drain: float, *flags: str) -> None:
+    def __init__(self, place: Workplace, workers: int, drain: float, *flags: str, **environment: str) -> None:
         self.place = place
         command = (sys.executable, str(ROOT / "tests/service/supervised.py"), str(workers), str(drain), *flags)
-        place.run(command, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
+        place.run(command, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment})
 
     @property
     def said(self) -> str:
@@ -60,7 +60,7 @@ class Supervised:
 @pytest.fixture
 def start() -> Iterator[Callable[..., Supervised]]:
     place = Workplace("penstock-supervised-")
-    yield lambda workers, drain, *flags: Supervised(place, workers, drain, *flags)
+    yield lambda workers, drain, *flags, **environment: Supervised(place, workers, drain, *flags, **environment)
     place.close()
 
 
@@ -112,6 +112,44 @@ def test_a_reload_reaches_every_worker(start: Start) -> None:
     service.signal(signal.SIGHUP)
     service.wait_for(r"heard 1 \{'reloaded': 1\}")
     service.wait_for(r"heard 2 \{'reloaded': 2\}")
+
+
+def test_a_reload_does_not_end_a_worker_that_is_starting(start: Start, tmp_path: Path) -> None:
+    """Who has no handler yet is ended by SIGHUP. It is told when it is ready: it may have read the old files."""
+    service = start(1, 5, "--slow", str(tmp_path / "go on"))
+    service.wait_for(r"heard 1 \{'starting': 1\}")
+    service.signal(signal.SIGHUP)
+    service.signal(signal.SIGUSR2)  # handled after it: a sign that the first one was
+    service.wait_for("rolling restart")
+    (tmp_path / "go on").touch()
+    service.wait_for(r"heard 1 \{'reloaded': 1\}")
+    assert "SIGHUP" not in service.said
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_while_the_others_answer(start: Start, tmp_path: Path) -> None:
+    """As when the program is being replaced, or the system is short of memory."""
+    python, away = tmp_path / "python", tmp_path / "away"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    service = start(2, 5, PYTHON_OF_WORKERS=str(python))
+    service.wait_for("is ready", 2)
+    first, second = service.ready()
+    python.rename(away)
+    service.signal(signal.SIGUSR2)
+    service.wait_for("worker 1 cannot be started: No such file or directory")
+    os.kill(first, signal.SIGKILL)
+    service.wait_for("cannot be started: No such file or directory", 2)
+    assert service.ask() == second
+    away.rename(python)
+    service.wait_for("is ready", 3)
+    service.signal(signal.SIGTERM)
+    assert service.ended() == 0
+
+
+def test_a_command_that_cannot_be_run_at_all_ends_it(start: Start, tmp_path: Path) -> None:
+    service = start(2, 5, PYTHON_OF_WORKERS=str(tmp_path / "nothing"))
+    assert service.ended() == 1
+    assert "worker 1 cannot be started: No such file or directory" in service.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import socket
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import InvalidOption
-from penstock.service.listening import Address, Listening, inherited
+from penstock.service import listening as listening_module
+from penstock.service.listening import SPARE, Address, Listening, inherited, make_room
 
 
 def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_host() -> None:
@@ -68,3 +72,40 @@ def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path)
 )
 def test_where_a_client_reaches_it(address: Address, reached: str) -> None:
     assert address.reached_at == reached
+
+
+def test_where_there_is_no_ipv6_every_interface_is_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver names both all the same. An address that is not there at all is a fault."""
+    make = listening_module._on_port
+
+    def without_ipv6(family: int, place: tuple[object, ...]) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return make(family, place)
+
+    monkeypatch.setattr(listening_module, "_on_port", without_ipv6)
+    with Listening([Address("", 0)]) as listening:
+        assert [one.family for one in listening.sockets] == [socket.AF_INET]
+        assert listening.addresses[0].port == listening.sockets[0].getsockname()[1]
+    with pytest.raises(InvalidOption, match="Address family not supported"):
+        Listening([Address("::1", 0)])
+    with pytest.raises(InvalidOption, match="Cannot assign requested address"):
+        Listening([Address("192.0.2.1", 0)])
+
+
+def test_room_is_made_for_connections_as_far_as_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1_024, 4_096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, made: limits.append(made))
+    assert make_room(500) == ""
+    assert limits == [(1_024, 4_096)], "there was room"
+    assert make_room(2_000) == ""
+    assert limits[-1] == (2_000 + SPARE, 4_096)
+    said = "limit_connections 10000: the system allows 4096 open files (expected 10128: ulimit -n)"
+    assert make_room(10_000) == said
+    assert limits[-1] == (4_096, 4_096)
+    limits.append((1_024, resource.RLIM_INFINITY))
+    assert make_room(10_000) == ""
+    limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert make_room(10_000) == ""
+    assert limits[-1] == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -6,11 +6,15 @@ Exit codes are the same everywhere: 0, all is well; 1, what was looked at has fa
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Where the command starts."""
+    if sys.argv[1:2] == ["serve"]:
+        # A reload that comes before there is something to reload would end it: it waits until a handler is there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from penstock.cli.app import app
     except ModuleNotFoundError as error:

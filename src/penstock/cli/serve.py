@@ -122,6 +122,9 @@ def _alone(settings: Settings, listening: Listening, console: Console, *, looked
             _greet(settings, listening.addresses, console)
             view.ready(service)
 
+        def abandoned(self) -> bool:
+            return view.abandoned()
+
     service = bootstrap.Service(settings)
     try:
         bootstrap.run(service, listening.sockets, Greeting())

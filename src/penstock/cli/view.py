@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +54,21 @@ def _ms(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"{milliseconds:.2f} ms"
 
 
+def is_gone(live: Live) -> bool:
+    """Whether the terminal of a view was closed. That comes as SIGHUP, too, and does not mean a reload."""
+    try:
+        return not os.isatty(live.console.file.fileno())
+    except OSError:
+        return True
+
+
 class Quiet:
     """Draws nothing."""
 
     def ready(self, service: Service) -> None: ...
+
+    def abandoned(self) -> bool:
+        return False
 
     def close(self) -> None: ...
 
@@ -71,12 +84,17 @@ class InProcess:
         self._live.start()
         self._draw(service)
 
+    def abandoned(self) -> bool:
+        return is_gone(self._live)
+
     def close(self) -> None:
-        self._live.stop()
+        with suppress(OSError):  # a terminal that is gone
+            self._live.stop()
 
     def _draw(self, service: Service) -> None:
         figures = self._looks.look([service.metrics.snapshot()], monotonic())
-        self._live.update(drawn(figures), refresh=True)
+        with suppress(OSError):
+            self._live.update(drawn(figures), refresh=True)
         asyncio.get_running_loop().call_later(EVERY, self._draw, service)
 
 
@@ -91,11 +109,16 @@ class OfWorkers:
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
 
     def tick(self) -> None:
-        if not self._live.is_started:
-            self._live.start()
-        self._live.update(drawn(self._looks.look(self._figures.read(), monotonic())), refresh=True)
+        with suppress(OSError):  # a terminal that is gone, or a disk in trouble: no reason to end workers
+            if not self._live.is_started:
+                self._live.start()
+            self._live.update(drawn(self._looks.look(self._figures.read(), monotonic())), refresh=True)
+
+    def abandoned(self) -> bool:
+        return is_gone(self._live)
 
     def close(self) -> None:
-        if self._live.is_started:
-            self._live.stop()
+        with suppress(OSError):
+            if self._live.is_started:
+                self._live.stop()
         self._figures.close()

@@ -55,6 +55,9 @@ MAX_KEYS = 256
 MAX_ENTRIES = 10_000
 """How many admissions are logged of one key. A busier one is not looked at, because its log would have gaps."""
 
+MAX_ENTRIES_IN_ALL = 100_000
+"""How many are logged of all keys together, some 10 MB; again those that were quiet for longest make way."""
+
 MAX_SEEN = 5_000
 """Decisions of one worker that stay published. If there are more, some are missed, and then under is not counted."""
 
@@ -138,6 +141,7 @@ class Judge:
         self._max_keys = max_keys
         self._rules = Bounded(max_rules)
         self._gapless_since: Micros = 0
+        self._entries = 0
         self._logs: dict[int, _Log] = {}  # the one that was quiet for longest comes first
 
     @property
@@ -154,6 +158,7 @@ class Judge:
         at, counter, rule, limit, period, cost, admitted = seen
         log = self._logs.pop(counter, None) or self._new_log(at)
         self._logs[counter] = log
+        before = len(log.entries)
         log.forget(at - period)
         account = self.accounts.setdefault(self._rules.of(rule), Account())
         if admitted:
@@ -163,11 +168,18 @@ class Judge:
         elif self.complete and at - log.gapless_since >= period:
             account.refused += cost
             account.under += cost if log.used + cost <= limit else 0
+        self._entries += len(log.entries) - before
+        while self._entries > MAX_ENTRIES_IN_ALL:
+            self._make_way()
 
     def _new_log(self, now: Micros) -> _Log:
         if len(self._logs) >= self._max_keys:
-            del self._logs[next(iter(self._logs))]
+            self._make_way()
         return _Log(max(now, self._gapless_since))
+
+    def _make_way(self) -> None:
+        quiet = self._logs.pop(next(iter(self._logs)))
+        self._entries -= len(quiet.entries)
 
 
 class Observed:
@@ -202,12 +214,14 @@ class Observed:
             self.first += 1
 
     def _note(self, verdict: Verdict, decision: Decision, position: int) -> None:
-        if len(self.seen) >= self._most:
-            self.missed += 1
-            return
         quota = decision.quota
         if not is_measured(quota):
             return
+        if len(self.seen) >= self._most:
+            self.forget(decision.at_us - KEPT)  # `publish` goes by the newest, and while it is full there is none
+            if len(self.seen) >= self._most:
+                self.missed += 1
+                return
         admitted = verdict.allowed and (decision.mark != NOT_CHARGED or verdict.degraded)
         if not admitted and (verdict.allowed or decision.allowed):
             return  # peeked at, or refused by another quota

@@ -21,7 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from penstock.errors import InvalidOption, shown
@@ -105,25 +105,31 @@ class Traced:
         self._provider.shutdown()
 
     def _span(self, call: Call, parent: bytes | None, together: int) -> Span | None:
-        if parent is None:
-            self._turn += 1
-            if self._turn % self._share:
-                return None
-            context = Context()
-        elif parent[-2:] in (b"00", b"02"):  # the caller takes no part in sampling: neither do we
+        if parent is not None and parent[-2:] in (b"00", b"02"):  # not sampled by the caller: neither by us
             return None
-        else:
-            carrier = {"traceparent": parent.decode("latin-1")}
-            state = call.header(b"tracestate")
-            context = _PROPAGATOR.extract(
-                carrier if state is None else carrier | {"tracestate": state.decode("latin-1")}
-            )
+        context = Context() if parent is None else _context(call, parent)
+        caller = get_current_span(context).get_span_context()
+        if not caller.is_valid:  # nobody's span, or what says so is garbled
+            self._turn += 1
+            if not self._share or self._turn % self._share:
+                return None
+        elif not caller.trace_flags.sampled:
+            return None
         method = call.method.decode("latin-1")
         route = next((route for route in self._routes if call.path.startswith(route)), b"").decode("latin-1")
         attributes: dict[str, Any] = {"http.request.method": method, "penstock.batch.calls": together}
         if route:
             attributes["http.route"] = route
         return self._tracer.start_span(f"{method} {route}".strip(), context, SpanKind.SERVER, attributes)
+
+
+def _context(call: Call, parent: bytes) -> Context:
+    """What the caller says of its span; empty if that cannot be read."""
+    carrier = {"traceparent": parent.decode("latin-1")}
+    state = call.header(b"tracestate")
+    return _PROPAGATOR.extract(
+        carrier if state is None else carrier | {"tracestate": state.decode("latin-1")}, Context()
+    )
 
 
 class _TracedCall(Call):

@@ -19,6 +19,9 @@ from penstock.observability.tally import Bounded, Values
 EVERY = 10.0
 """Seconds between two looks."""
 
+TURN = 1.0
+"""Seconds after which one that does not look asks whether it is to take over. Until then, nobody exports them."""
+
 WITHIN = 2.0
 """Seconds for one of them."""
 
@@ -101,11 +104,13 @@ class RedisWatch:
 
     def _run(self) -> None:
         while True:
+            due = False
             try:
-                if self._due():
+                due = self._due()
+                if due:
                     self.look()
             except Exception as error:  # figures are never worth more than decisions
                 log.warning("the figures of the Redis servers could not be read: %s", type(error).__name__)
                 self.values = {}
-            if self._ended.wait(self._every):
+            if self._ended.wait(self._every if due else min(self._every, TURN)):
                 return

@@ -8,7 +8,7 @@ neither names nor addresses nor what a rule says.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from penstock.service.wire.calls import Call, Head, Header
@@ -57,18 +57,20 @@ class Health:
     - `rules`: those that are followed, if any are.
     - `envoy_config`: the configuration that Envoy is answered by, where there is one beside the rules.
     - `breakers`: the state of the breaker of each server of the store.
+    - `refused`: what else does not work as it should, in words that everybody may read.
     """
 
     def __init__(
         self,
         rules: FollowedRules | None = None,
         breakers: Callable[[], Mapping[str, str]] = _no_breakers,
+        refused: Callable[[], Iterable[str]] = tuple,
         *,
         envoy_config: FollowedRules | None = None,
     ) -> None:
         said = {"rules": rules, "envoy_config": envoy_config}
         self._followed = {name: one for name, one in said.items() if one is not None}
-        self._breakers = breakers
+        self._breakers, self._refused = breakers, refused
         self.draining = False
 
     def state(self) -> State:
@@ -100,7 +102,7 @@ class Health:
                 why.append(f"{name}: the file was refused ({faults} {'fault' if faults == 1 else 'faults'})")
             elif followed.stale() > STALE:
                 why.append(f"{name}: the file is not followed any more")
-        return tuple(why)
+        return (*why, *self._refused())
 
     def _told(self, state: State) -> bytes:
         told: dict[str, object] = {"status": state.status, "degraded": state.degraded}

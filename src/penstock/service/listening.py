@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,12 @@ from typing import NamedTuple, Self
 from penstock.errors import InvalidOption
 
 BACKLOG = 2_048
+_NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Some hosts have no IPv6, or have it and no address of it; the resolver names both all the same."""
+
+
+SPARE = 128
+"""Files that a worker has open beside its connections, and some to spare."""
 
 
 class Address(NamedTuple):
@@ -81,11 +88,19 @@ class Listening:
             if address.path:
                 self.sockets.append(_on_path(address.path))
                 return address
-            port = address.port
+            port, before, missing = address.port, len(self.sockets), OSError(errno.EADDRNOTAVAIL, "no such host")
             for family, place in _places(address):
-                made = _on_port(family, (place[0], port or place[1], *place[2:]))
+                try:
+                    made = _on_port(family, (place[0], port or place[1], *place[2:]))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    missing = error  # every interface, or a name: what there is of it will do
+                    continue
                 self.sockets.append(made)
                 port = made.getsockname()[1]
+            if len(self.sockets) == before:
+                raise missing
             return address._replace(port=port)
         except OSError as error:
             raise InvalidOption(f"listen {address}: {error.strerror or error}") from None
@@ -94,6 +109,25 @@ class Listening:
 def inherited(numbers: Iterable[int]) -> list[socket.socket]:
     """The sockets behind file descriptors that another process passed on."""
     return [socket.socket(fileno=number) for number in numbers]
+
+
+def make_room(connections: int) -> str:
+    """Let this process have so many connections open, as far as the system allows it. What is missing, in words.
+
+    Most systems begin with 1,024 files. Beyond that, new connections are cut off, and nobody is told.
+    """
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return ""
+    room = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
+    except (OSError, ValueError):
+        room = allowed
+    if room == wanted:
+        return ""
+    return f"limit_connections {connections}: the system allows {room} open files (expected {wanted}: ulimit -n)"
 
 
 def _places(address: Address) -> list[tuple[int, tuple[object, ...]]]:

@@ -5,7 +5,7 @@ what it was answering: connections that nobody has taken yet wait in the kernel,
 worker is started afresh, not forked: a restart brings new code and new settings, and nothing of the old one's state.
 
     SIGTERM, SIGINT    drain all workers, then end; a second one ends them at once
-    SIGHUP             passed on: workers read rules and certificates again
+    SIGHUP             passed on: workers read rules and certificates again; but a closed terminal ends all
     SIGUSR2            rolling restart: one worker after the other is replaced by a fresh one, which must be ready first
 
 A worker that dies is replaced at once, and if that happens again and again, after a growing pause of at most
@@ -55,6 +55,9 @@ class Onlooker(Protocol):
     def tick(self) -> None:
         """About a second has passed."""
 
+    def abandoned(self) -> bool:
+        """Whether the terminal is gone in which it was shown what happens."""
+
 
 class Unwatched:
     """Nobody wants to know."""
@@ -62,6 +65,9 @@ class Unwatched:
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
 
     def tick(self) -> None: ...
+
+    def abandoned(self) -> bool:
+        return False
 
 
 @dataclass(eq=False)
@@ -73,6 +79,7 @@ class _Worker:
     channel: socket.socket
     started: float
     ready: bool = False
+    reloads: bool = False
     dismissed: bool = False
     kill_at: float = 0.0
     unread: bytes = b""
@@ -158,7 +165,7 @@ class Supervisor:
             for worker in slot.workers():
                 self._look_after(slot, worker, now)
             if slot.worker is None and not self._stopping and now >= slot.start_at:
-                slot.worker = self._start(slot.number, now)
+                slot.worker = self._try_to_start(slot, now)
         if self._rolling:
             self._roll(self._rolling[0], now)
         if now >= self._next_tick:
@@ -177,14 +184,14 @@ class Supervisor:
                 key.fileobj.recv(MAX_READ)  # type: ignore[union-attr]  # a signal, which is noted already
 
     def _obey(self, number: int, now: float) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT):
+        if number in (signal.SIGTERM, signal.SIGINT) or (number == signal.SIGHUP and self._onlooker.abandoned()):
             if self._stopping:
                 for worker in self._workers():
                     worker.process.kill()
             self._stop(now)
         elif number == signal.SIGHUP:
             for worker in self._workers():
-                worker.process.send_signal(signal.SIGHUP)
+                self._reload(worker)
         elif number == signal.SIGUSR2 and not self._stopping and not self._rolling:
             log.info("rolling restart of %s workers", len(self._slots))
             self._rolling = list(self._slots)
@@ -199,7 +206,9 @@ class Supervisor:
         """Go on with a rolling restart: a fresh worker first, then the old one goes, then it is the next one's turn."""
         if slot.successor is None:
             if not any(each.leaving for each in self._slots):
-                slot.successor = self._start(slot.number, now)
+                slot.successor = self._try_to_start(slot, now)
+                if slot.successor is None:
+                    self._rolling = []
         elif slot.successor.ready:
             if slot.worker is not None:
                 slot.leaving.append(slot.worker)
@@ -209,17 +218,34 @@ class Supervisor:
 
     # ------------------------------------------------------------ workers
 
+    def _try_to_start(self, slot: _Slot, now: float) -> _Worker | None:
+        """None if the system has no room for it, or the program is being replaced: the others answer meanwhile."""
+        try:
+            return self._start(slot.number, now)
+        except OSError as error:
+            slot.failures += 1
+            slot.start_at = now + max(pause_after(slot.failures), FIRST_PAUSE)
+            log.error("worker %s cannot be started: %s", slot.number, error.strerror)
+            if not self._proven:
+                self._failed = True
+                self._stop(now)
+            return None
+
     def _start(self, number: int, now: float) -> _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             channel = theirs.fileno()
-            process = subprocess.Popen(  # noqa: S603  our own command
-                self._command,
-                env=self._environment | passed_on(number, channel, self._sockets),
-                pass_fds=(channel, *self._sockets),
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # an interrupt at the keyboard is for us to handle
-            )
+            try:
+                process = subprocess.Popen(  # noqa: S603  our own command
+                    self._command,
+                    env=self._environment | passed_on(number, channel, self._sockets),
+                    pass_fds=(channel, *self._sockets),
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,  # an interrupt at the keyboard is for us to handle
+                )
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         worker = _Worker(number, process, ours, now)
         self._selector.register(ours, selectors.EVENT_READ, worker)
@@ -236,6 +262,12 @@ class Supervisor:
         elif not worker.ready and not worker.dismissed and now - worker.started > STARTING:
             log.error("%s was not ready after %g s: killed", worker.called, STARTING)
             worker.process.kill()
+
+    def _reload(self, worker: _Worker) -> None:
+        """Have it read its files again. One that is starting gets to know later: as yet, the signal would end it."""
+        if worker.ready:
+            worker.process.send_signal(signal.SIGHUP)
+        worker.reloads = not worker.ready
 
     def _dismiss(self, worker: _Worker, now: float) -> None:
         """Tell it to drain and end."""
@@ -260,6 +292,8 @@ class Supervisor:
             if message == READY:
                 worker.ready = self._proven = True
                 log.info("%s is ready", worker.called)
+                if worker.reloads:
+                    self._reload(worker)
             else:
                 self._onlooker.heard(worker.slot, message)
 
@@ -301,6 +335,7 @@ class Supervisor:
         woken.setblocking(False)
         before = {number: signal.signal(number, note) for number in HANDLED}
         old = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # whoever started us may have held some back
         self._selector.register(woken, selectors.EVENT_READ, None)
         try:
             yield

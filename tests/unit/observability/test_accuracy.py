@@ -211,7 +211,7 @@ def test_what_was_missed_is_known_to_be_missing() -> None:
         told(worker, "20/minute", admit, clock)
         worker.hear(both(worker))
     account = worker.judge.accounts["-"]
-    assert (account.admitted, account.refused, account.under) == (3, 1, 1)
+    assert (account.admitted, account.refused, account.under) == (4, 1, 1)
 
 
 def test_the_figures_are_exported_by_scope() -> None:
@@ -278,3 +278,34 @@ def test_a_limiter_that_forgets_is_found_out() -> None:
         judge.see(seen(now, admitted=limiter.acquire(T + now), limit=50))
     assert judge.accounts["api"].over_ratio > 0.05
     assert judge.accounts["api"].under == 0
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_after_a_flood_on_a_sampled_key_it_goes_on_looking() -> None:
+    """What is published is bounded. Once that was full of one moment's decisions, nothing ever made room again."""
+    clock = ManualClock()
+    limiter = Limiter(MemoryStore(clock=clock), clock=clock)
+    sampler = Sampler(SECRET, complete=True, share=1)
+    for _ in range(accuracy.MAX_SEEN + 10):
+        sampler.decided([limiter.acquire("alice", "2/second")], 1)
+    sampler.hear([sampler.publish()])
+    assert sampler.observed.missed == 10
+    for _ in range(3):
+        clock.advance(10)
+        sampler.decided([limiter.acquire("alice", "2/second")], 1)
+        sampler.hear([sampler.publish()])
+    assert sampler.observed.missed == 10
+    assert sampler.judge.accounts["-"].admitted >= 2 + 2, "the flood, and all but the last after it"
+
+
+def test_the_logs_of_all_keys_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "MAX_ENTRIES_IN_ALL", 10)
+    judge = Judge(complete=True)
+    for counter, times in ((1, 5), (2, 6)):
+        for at in range(times):
+            judge.see(seen(at, counter=counter, limit=100))
+    assert judge.keys == 1, "the quiet one made way"
+    judge.see(seen(7, counter=2, limit=6))
+    assert judge.accounts["api"].over == 1, "the log of the other is whole"

@@ -104,6 +104,14 @@ def test_a_broken_parent_breaks_nothing(provider: TracerProvider, parent: bytes)
     assert call.status == 200
 
 
+@pytest.mark.parametrize("parent", ["garbled-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{SPAN}-04"])
+def test_a_parent_that_is_none_begins_no_trace(
+    provider: TracerProvider, exporter: InMemorySpanExporter, parent: str
+) -> None:
+    Traced(Answering(200), provider).handle([Scrape(b"POST", [(b"traceparent", parent.encode())])])
+    assert exporter.get_finished_spans() == ()
+
+
 def test_an_answer_that_comes_twice_ends_a_span_once(provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
     class Twice:
         def handle(self, calls: list[Call]) -> None:
