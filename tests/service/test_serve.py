@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -289,3 +290,18 @@ def test_it_makes_room_for_its_connections_itself() -> None:
         assert service.url
         limits = Path(f"/proc/{service.place.pid}/limits").read_text()
         assert int(re.findall(r"Max open files\s+(\d+)", limits)[0]) >= 400
+
+
+def test_every_line_of_the_log_has_the_form_that_was_asked_for() -> None:
+    """Also those of others: where spans cannot be sent, OpenTelemetry says so."""
+    pytest.importorskip("opentelemetry.sdk")
+    traces = {"OTEL_TRACES_SAMPLER": "always_on", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    traces["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:1"
+    with Serving("--log-format", "json", **traces) as service:
+        with service.client() as client:
+            client.post("/v1/check", json=CHECK)
+        service.signal(signal.SIGTERM)
+        assert service.ended() == 0
+        log = [line for line in service.said.splitlines() if "opentelemetry" in line or "export" in line]
+        assert log
+        assert all(json.loads(line)["logger"].startswith("opentelemetry.") for line in log)

@@ -239,11 +239,12 @@ class _Stderr(StringIO):
 
 
 def _log_to_stderr(settings: Settings, *, looked_at: bool) -> None:
-    """Everything of ours, and what Python warns of. Refusals are left out where a view counts them already."""
+    """Everything of ours, and what Python and OpenTelemetry say. Refusals are left out where a view counts them."""
     configure(cast("Form", settings.log_format), settings.log_level, _Stderr())
     logging.captureWarnings(capture=True)
-    warned = logging.getLogger("py.warnings")
-    warned.handlers[:] = logging.getLogger("penstock").handlers
-    warned.propagate = False
+    for name in ("py.warnings", "asyncio", "opentelemetry"):
+        other = logging.getLogger(name)
+        other.handlers[:] = logging.getLogger("penstock").handlers
+        other.propagate = False
     if looked_at and settings.origin("log_denials") == "default":
         logging.getLogger("penstock.denials").setLevel(logging.WARNING)
