@@ -223,13 +223,11 @@ class Service:
         return states
 
     def _refused(self) -> Iterator[str]:
-        """Files that were refused, beside the rules; those that were read before them are still in use."""
+        """Files that were refused, beside rules and configuration; what was read before them is still in use."""
         if self._keys_refused:
             yield "keys: the file was refused"
         if self._tls is not None and self._tls.flaw:
             yield "certificate: the files were refused"
-        if self._config is not None and self._config is not self.rules and self._config.faults:
-            yield "envoy_config: the files were refused"
 
     def _observer(self) -> Observer:
         """Everybody who is told of decisions."""
