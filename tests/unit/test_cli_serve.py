@@ -79,6 +79,11 @@ def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
             Address("h", 1),
             'curl -s http://h:1/v1/check -H "Authorization: Bearer $PENSTOCK_TOKEN" -d \'',
         ),
+        (
+            Settings(envoy_config=Path("config"), rules=Path("none.yaml")),
+            Address("h", 1),
+            'curl -s http://h:1/json -d \'{"domain": "DOMAIN", ',
+        ),
     ],
 )
 def test_the_line_to_try_it_with(settings: Settings, address: Address, line: str) -> None:

@@ -37,6 +37,9 @@ log = logging.getLogger("penstock.service")
 FAULTY, NOT_UNDERSTOOD = 1, 2
 
 BODY = '{"descriptor": {"path": "/search", "ip": "192.0.2.1"}}'
+ENVOY_BODY = '{"domain": "DOMAIN", "descriptors": [{"entries": [{"key": "KEY", "value": "VALUE"}]}]}'
+"""Where there are limits of Envoy's alone, whose names only their owner knows."""
+
 BEARER = '"Authorization: Bearer $PENSTOCK_TOKEN"'
 
 
@@ -199,10 +202,11 @@ def curl(settings: Settings, address: Address) -> str:
         words += ["--cacert", quote(str(settings.tls_certificate))]
     if address.path:
         words += ["--unix-socket", quote(address.path)]
-    words += [f"{_url(settings, address, host='localhost' if address.path else '')}/v1/check"]
+    path, body = ("/v1/check", BODY) if settings.has_rules else ("/json", ENVOY_BODY)
+    words += [f"{_url(settings, address, host='localhost' if address.path else '')}{path}"]
     if settings.tokens:
         words += ["-H", BEARER]
-    return " ".join([*words, "-d", f"'{BODY}'"])
+    return " ".join([*words, "-d", f"'{body}'"])
 
 
 def _url(settings: Settings, address: Address, host: str = "") -> str:
