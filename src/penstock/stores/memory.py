@@ -257,10 +257,10 @@ class MemoryStore:
 
     def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
         """Decide on all asks, then write all. The stripes of all counters must be locked."""
-        steps, passes = _steps(posed, now)
-        if any(not answer[0] and after is not state for _, _, answer, state, after in steps):
+        steps, passes, pulled_back = _steps(posed, now)
+        if pulled_back:
             now = self.clock.time_ns() // 1_000
-            steps, passes = _steps(posed, now)
+            steps, passes, _ = _steps(posed, now)
         decisions = []
         for ask, counter, answer, state, after in steps:
             if answer[0] and not passes:  # it would have passed, but the request does not: nothing is charged
@@ -305,18 +305,19 @@ def check_max_keys(max_keys: int) -> int:
 _Step: TypeAlias = tuple[Ask, Counter, Answer, State, State]
 
 
-def _steps(posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[list[_Step], bool]:
-    """What becomes of each ask, and of its state, if it is for itself; and whether the request passes."""
+def _steps(posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[list[_Step], bool, bool]:
+    """What becomes of each ask and its state, by itself; whether the request passes; whether a refusal changes one."""
     steps: list[_Step] = []
-    passes = True
+    passes, changes = True, False
     for ask, counter in posed:
         bound, family, stripe, key = counter
         state = stripe.find(family, key)
         answer, after = bound.decide(state, ask[2], now)
         steps.append((ask, counter, answer, state, after))
-        if not answer[0] and not ask[3]:
-            passes = False
-    return steps, passes
+        if not answer[0]:
+            passes = passes and ask[3]
+            changes = changes or after is not state
+    return steps, passes, changes
 
 
 def _charged(quota: Quota, cost: int) -> int:
