@@ -123,7 +123,7 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     if PROMTOOL is None:
-        pytest.skip("promtool is not installed")
+        pytest.fail("promtool is not installed (expected: tools/servers.sh)")
     return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=120)
 
 
@@ -159,6 +159,6 @@ def test_promtool_finds_nothing_to_complain_of_in_a_scrape() -> None:
     text = exposition.text([Snapshot("0", values, values, histograms)])
     assert text.count(b"# TYPE") == len(series.ALL)
     if PROMTOOL is None:
-        pytest.skip("promtool is not installed")
+        pytest.fail("promtool is not installed (expected: tools/servers.sh)")
     linted = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, timeout=60)
     assert (linted.stderr, linted.returncode) == (b"", 0)

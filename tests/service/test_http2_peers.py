@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,11 +22,6 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-
-
-@needs_curl
 def test_curl_with_prior_knowledge(tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"0123456789" * 50_000)
@@ -46,7 +40,6 @@ def test_curl_with_prior_knowledge(tmp_path: Path) -> None:
         assert (told["http_code"], told["size_download"]) == (200, 0)
 
 
-@needs_curl
 def test_curl_chooses_by_the_handshake(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     with serving(Echo(), tls=Tls(certificate.path, certificate.key)) as running:
@@ -70,7 +63,6 @@ class Doubled:
             message.answer(message.data * 2)
 
 
-@needs_h2load
 @pytest.mark.parametrize(("clients", "streams"), [(4, 16), (1, 64), (1, 1)])
 def test_h2load_gets_every_answer(clients: int, streams: int, tmp_path: Path) -> None:
     body = tmp_path / "body"
