@@ -30,7 +30,7 @@ run: .venv/.made ## start the decision service: says where to point a client, an
 	@$(PY) -m penstock.cli serve $(ARGS)
 
 demo: .venv/.made ## see the algorithms side by side on the same traffic
-	@$(PY) -m penstock.demo $(ARGS)
+	@$(PY) -m tools.demo $(ARGS)
 
 test: .venv/.made servers ## all tiers: static, unit + property, conformance, rig, redis, integration, service, acceptance; coverage
 	@$(PY) tools/test.py ci --workers $(WORKERS)

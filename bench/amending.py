@@ -10,7 +10,7 @@ from bench.keys import keys, shuffled, visits
 from bench.measure import Effort, Run, Spread, cpu_ns, cpu_ns_of_each, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, Quota, Verdict
-from penstock.stores.memory import AsyncMemoryStore, MemoryStore
+from penstock.stores.memory.store import AsyncMemoryStore, MemoryStore
 
 HOLD = Target("hold + release, against an acquire", bar=3, at_least=False)
 SETTLE = Target("settle, against an acquire", bar=2, at_least=False)

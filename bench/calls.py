@@ -10,8 +10,8 @@ from bench.keys import batches_of, keys, shuffled, visits
 from bench.measure import Effort, Run, Visit, cpu_ns_of_each, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, Quota
-from penstock.front import Request
-from penstock.stores.memory import AsyncMemoryStore, MemoryStore
+from penstock.engine.operations import Request
+from penstock.stores.memory.store import AsyncMemoryStore, MemoryStore
 
 BATCH = 64
 NOT_DEARER = Target(f"cost of acquire_many of {BATCH} per decision, against single calls", bar=1.0, at_least=False)

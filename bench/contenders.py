@@ -33,9 +33,9 @@ from throttled.rate_limiter import per_day
 
 from bench.measure import Visit
 from penstock import Limiter, Quota
-from penstock.front import QuotaLike
+from penstock.engine.operations import QuotaLike
 from penstock.quota import RATES
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 DAY = 86_400
 ROOM = 2_000_000

@@ -24,10 +24,10 @@ from socket import create_server
 
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
-from penstock.service.envoy.parts import Parts, configured
-from penstock.service.envoy.source import ConfigSource
+from penstock.engine.engine import Now, Runner, Soon
+from penstock.service.envoy.config_source import ConfigSource
+from penstock.service.envoy.service import Parts, configured
 from penstock.service.grpc import Grpc, Message
-from penstock.service.running import Now, Runner, Soon
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
 DOMAIN, KEY = "bench", "user"
@@ -49,7 +49,7 @@ def method(runner: Runner) -> Parts:
 def serve_penstock(port: int, url: str | None) -> None:
     import uvloop
 
-    from penstock.service.wire.serving import Server
+    from penstock.service.wire.server import Server
 
     async def serving() -> None:
         runner: Runner = Soon(AsyncLimiter(url, on_failure="closed")) if url else Now(Limiter())

@@ -22,7 +22,7 @@ from penstock.clock import ManualClock
 from penstock.model import Acquire, Ask, Failed
 from penstock.quota import DEFAULT_ALGORITHM
 from penstock.stores.redis.store import RedisStore
-from penstock.testing.servers import Server, flavours
+from tests.rig.servers import Server, flavours
 
 SMALL = Target("bytes per user in Redis, counters", bar=170, goal=150, unit="B", at_least=False)
 SMALL_LOG = Target("bytes per user in Redis, rolling_window of 100 entries", bar=2_400, unit="B", at_least=False)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from bench.measure import Run
-from penstock.testing.servers import Server, flavours
+from tests.rig.servers import Server, flavours
 
 ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"

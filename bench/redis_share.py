@@ -20,10 +20,10 @@ from bench.report import Figure, Report, Table, Target
 from penstock import Quota
 from penstock.clock import SystemClock
 from penstock.model import Acquire, Ask
+from penstock.stores.redis.codec import Planner
 from penstock.stores.redis.keys import Keys
-from penstock.stores.redis.plan import Planner
 from penstock.stores.redis.script import SCRIPT
-from penstock.testing.servers import HOST, Server
+from tests.rig.servers import HOST, Server
 
 PROGRAM = "redis-benchmark"
 BATCH = 64

@@ -15,9 +15,9 @@ from bench.measure import Effort, Spread, interleaved
 from bench.redis_rig import Contender, Cores, a_server, described, penstock
 from bench.report import Figure, Report, Table, Target
 from penstock.stores.redis.keys import DEFAULT_PARTITIONS
-from penstock.testing.clusters import Cluster
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import Server
+from tests.rig.clusters import Cluster
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import Server
 
 TASKS = 512
 ALGORITHM = "sliding_window"

@@ -16,9 +16,9 @@ from bench.redis_rig import a_server, described, together
 from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, Quota, Verdict
 from penstock.clock import Micros, monotonic
+from penstock.engine.breaker import Limits
+from penstock.engine.guard import Guard
 from penstock.model import Acquire, Op, Outcome
-from penstock.stores.redis.breaker import Limits
-from penstock.stores.redis.guard import Guard
 
 BATCH = 64
 QUOTA = Quota.parse("1000000/day fixed_window")

@@ -22,11 +22,11 @@ from bench.measure import Effort, Run, cpu_ns_of_each, interleaved
 from bench.report import Figure, Report, Table, Target
 from penstock import Limiter
 from penstock.enforcer import Enforcer
-from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
+from penstock.rules.api_keys import KeyRecord, KeyTable, hash_key
 from penstock.rules.model import RuleFile
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 AMPLE = "4000000000/day fixed_window"
 FEW, MANY, MOST = 10, 1_000, 10_000

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from bench.measure import Effort
 from bench.redis_rig import ROOT
 from bench.report import Figure, Report, Table, Target
-from penstock.testing.processes import Workplace, wait_until
-from penstock.testing.servers import free_port
+from tests.rig.processes import Workplace, wait_until
+from tests.rig.servers import free_port
 
 DECIDED = Target("requests behind Envoy really decided, at half of the most", bar=99, unit="%")
 CLIENTS = 32

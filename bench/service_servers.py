@@ -24,7 +24,7 @@ from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.headers import HeaderWriter
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 
 RULES = """
@@ -42,7 +42,7 @@ def rules() -> RuleSet:
 def serve_penstock(port: int, url: str | None) -> None:
     import uvloop
 
-    from penstock.service.wire.serving import Server
+    from penstock.service.wire.server import Server
 
     async def serving() -> None:
         server = Server(_over_redis(url) if url else _over_memory())
@@ -55,10 +55,10 @@ def serve_penstock(port: int, url: str | None) -> None:
 
 
 def _over_memory() -> Any:
+    from penstock.engine.engine import Now
+    from penstock.engine.protocols import Unobserved
     from penstock.service.api import Api
-    from penstock.service.deciding import Decider
-    from penstock.service.observing import Unobserved
-    from penstock.service.running import Now
+    from penstock.service.decisions import Decider
 
     limiter = Limiter()
     runner, observer = Now(limiter), Unobserved()
@@ -66,10 +66,10 @@ def _over_memory() -> Any:
 
 
 def _over_redis(url: str) -> Any:
+    from penstock.engine.engine import Soon
+    from penstock.engine.protocols import Unobserved
     from penstock.service.api import Api
-    from penstock.service.deciding import Decider
-    from penstock.service.observing import Unobserved
-    from penstock.service.running import Soon
+    from penstock.service.decisions import Decider
 
     limiter = AsyncLimiter(url, on_failure="closed")  # what the store does not answer is not to look quick
     runner, observer = Soon(limiter), Unobserved()
@@ -93,7 +93,7 @@ def rsgi() -> Any:
 
     from penstock.service.api.bodies import Check
     from penstock.service.api.verdicts import Verdicts
-    from penstock.service.tokens import Tokens
+    from penstock.service.receipts import Tokens
 
     enforcer = Enforcer(rules(), Limiter())
     decode = Decoder(Check).decode

@@ -18,7 +18,7 @@ from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.clock import Micros
 from penstock.model import Op, Outcome
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 CALLS = Target("store calls of a line of waiters, against one per admission and one per wake-up", bar=1, at_least=False)
 ORDER = Target("waiters admitted before somebody who came earlier", bar=0, unit="waiters", at_least=False)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["penstock.testing.fixtures"]
+pytest_plugins = ["tests.rig.fixtures"]
 
 # Whatever is slow here is slow because the machine is: no deadline, no complaint about slow generation.
 # Random is said aloud, because Hypothesis changes its default where the variable CI is set.

@@ -40,11 +40,11 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
-from penstock import quota_text
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidInput, InvalidOption
 from penstock.model import Decision, Verdict
 from penstock.quota import CONCURRENCY, MIN_INTERVAL, Quota
+from penstock.quota import text as quota_text
 
 DIALECTS = ("ietf", "draft6", "x-epoch", "x-seconds", "none")
 PROBLEM_JSON = "application/problem+json"

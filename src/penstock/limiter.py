@@ -14,10 +14,8 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from penstock.clock import Clock, Micros
-from penstock.drivers import AsyncDriver, Driver
-from penstock.errors import InvalidOption, RateLimited
-from penstock.events import Hook, nobody
-from penstock.front import (
+from penstock.engine.engine import AsyncDriver, Driver
+from penstock.engine.operations import (
     Call,
     Front,
     How,
@@ -32,13 +30,14 @@ from penstock.front import (
     line_of,
     verdict_of,
 )
+from penstock.engine.protocols import Layer
+from penstock.engine.queues import turned_away
+from penstock.errors import InvalidOption, RateLimited
+from penstock.events import Hook, nobody
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
-from penstock.inspection import Inspection, inspections
-from penstock.layers.base import Layer
-from penstock.model import Acquire, Amended, Key, OnFailure, Receipt, Verdict
+from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections
 from penstock.quota import CONCURRENCY, Quota
 from penstock.stores import AsyncStore, DirectAsk, Store, open_async_store, open_store
-from penstock.waiting import turned_away
 
 P = ParamSpec("P")
 R = TypeVar("R")

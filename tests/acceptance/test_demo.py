@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock import demo
 from penstock.clock import SystemClock
+from tools import demo
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "penstock.demo")
+COMMAND = (sys.executable, "-m", "tools.demo")
 UTF8 = {"PYTHONIOENCODING": "utf-8"}
 
 
@@ -71,4 +71,4 @@ def test_the_code_it_suggests_runs_and_prints_what_it_says(
 
 def test_the_picture_in_the_documentation_is_the_tour_of_today() -> None:
     picture = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
-    assert picture == demo.svg(list(demo.lines())), "run: python -m penstock.demo --svg docs/images/demo.svg"
+    assert picture == demo.svg(list(demo.lines())), "run: python -m tools.demo --svg docs/images/demo.svg"

@@ -21,7 +21,7 @@ import pytest
 from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND, SystemClock
 from penstock.quota import ALGORITHMS, CALENDAR, CONCURRENCY, RATES
-from penstock.testing.servers import Server
+from tests.rig.servers import Server
 from tests.service.client_support import service
 from tests.service.harness import serving
 from tests.unit.middleware import django_shop  # noqa: F401  Django wants settings before its parts are imported

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.rules.parsing import parse
-from penstock.service.envoy import reading
+from penstock.rules.parser import parse
+from penstock.service.envoy import config_files
 from penstock.service.envoy.environment import VARIABLES
 from tests.unit.envoy.support import OK, OVER, Bench
 
@@ -25,7 +25,7 @@ def test_the_variables_are_listed_as_they_are_read() -> None:
 
 
 def test_every_key_is_explained() -> None:
-    for key in (*reading.ROOT, *reading.DESCRIPTOR, *reading.RATE_LIMIT):
+    for key in (*config_files.ROOT, *config_files.DESCRIPTOR, *config_files.RATE_LIMIT):
         assert re.search(rf"^\| .*`(rate_limit\.)?{key}[`.]", PAGE, re.MULTILINE), key
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.observability import accuracy, exposition, happenings, metrics, redis_info, series
+from penstock.observability import accuracy, event_counts, exposition, metrics, redis_info, series
 from penstock.observability.tally import Snapshot, Values
-from penstock.settings import Settings
+from penstock.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -109,7 +109,7 @@ def test_the_page_explains_every_alert_by_its_severity() -> None:
 
 
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
-    bounds = f"At most {metrics.MAX_RULES:,} rules, {metrics.MAX_ROUTES} routes and {happenings.MAX_SERVERS} servers"
+    bounds = f"At most {metrics.MAX_RULES:,} rules, {metrics.MAX_ROUTES} routes and {event_counts.MAX_SERVERS} servers"
     assert bounds in PAGE
     assert f"For one key in {accuracy.SHARE}," in PAGE
     assert f"at most {accuracy.MAX_KEYS} keys and {accuracy.MAX_ENTRIES_IN_ALL:,} admissions at once" in PAGE

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.cli.example_rules import EXAMPLE
-from penstock.rules.parsing import parse
+from penstock.cli.serve import EXAMPLE
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.service.workers import MAX_PAUSE
-from penstock.settings import SETTINGS, load
+from penstock.service.settings import SETTINGS, load
+from penstock.service.supervisor import MAX_PAUSE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

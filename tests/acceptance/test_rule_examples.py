@@ -10,11 +10,10 @@ import pytest
 
 from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
-from penstock.rules.directory import KeyDirectory
-from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
-from penstock.rules.parsing import load
+from penstock.rules.api_keys import KeyDirectory, KeyRecord, KeyTable, hash_key
+from penstock.rules.parser import load
 from penstock.rules.ruleset import RuleSet
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "rules"
 SECRET = b"0123456789abcdef"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock import Quota
-from penstock.rules import document, model, reading
+from penstock.rules import document, model, shorthand
 from penstock.rules.conditions import All, Any, Cidr, Equals, Glob, Not, OneOf, Prefix, Present
 from penstock.rules.model import CostFrom, Rule, RuleFile
-from penstock.rules.parsing import load, parse
+from penstock.rules.parser import load, parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "rules.md").read_text(encoding="utf-8")
@@ -47,11 +47,11 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
         "values in it": document.MAX_VALUES,
         "levels of nesting": document.MAX_DEPTH,
         "rules, and overrides": model.MAX_RULES,
-        "quotas of a rule, parts of a key": reading.MAX_QUOTAS,
-        "values in a list of a `match`": reading.MAX_VALUES,
-        "characters in a value": reading.MAX_VALUE,
+        "quotas of a rule, parts of a key": shorthand.MAX_QUOTAS,
+        "values in a list of a `match`": shorthand.MAX_VALUES,
+        "characters in a value": shorthand.MAX_VALUE,
     }
-    assert reading.MAX_KEY_PARTS == reading.MAX_QUOTAS
+    assert shorthand.MAX_KEY_PARTS == shorthand.MAX_QUOTAS
 
 
 def test_every_example_is_on_the_page_and_the_other_way_round() -> None:

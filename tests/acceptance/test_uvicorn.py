@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from penstock.testing.processes import Workplace, wait_until
 from tests.acceptance.test_docs import ROOT
 from tests.acceptance.test_docs import _examples as examples_of
+from tests.rig.processes import Workplace, wait_until
 
 (PASTED,) = [example.code for example in examples_of(ROOT / "README.md") if "FastAPI()" in example.code]
 RUNNING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")

@@ -12,8 +12,8 @@ from penstock.algorithms import Bound, bind
 from penstock.algorithms.base import State, Step, peek_by
 from penstock.clock import SECOND, Clock, Micros
 from penstock.model import NOT_CHARGED, Acquire, Amend, Ask, Charge, Decision, Key, Op, Outcome, Verdict
-from penstock.periods import CalendarPeriod
 from penstock.quota import BUCKETS, CONCURRENCY, FLAT, Quota
+from penstock.quota.periods import CalendarPeriod
 from tests.conformance.small_store import Record, SmallStore
 
 

@@ -11,10 +11,10 @@ import redis
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
+from penstock.stores.redis.codec import Planner, Reply
 from penstock.stores.redis.keys import Keys
-from penstock.stores.redis.plan import Planner, Reply
 from penstock.stores.redis.script import Script, script_with_injected_time
-from penstock.testing.servers import Server
+from tests.rig.servers import Server
 
 SECRET = b"of these tests"
 

@@ -25,10 +25,10 @@ from penstock.model import (
     Reset,
     Verdict,
 )
-from penstock.periods import CalendarPeriod
 from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, MAX_LIMIT, MAX_LOG, MAX_PERIOD, MIN_INTERVAL, Quota
+from penstock.quota.periods import CalendarPeriod
 from penstock.stores import MemoryStore
-from penstock.stores.redis.plan import MARK_BITS
+from penstock.stores.redis.codec import MARK_BITS
 from tests.conformance.redis_server import PlannedStore
 
 KEYS: tuple[Key, ...] = ("a", ("a", "b"))

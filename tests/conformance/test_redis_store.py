@@ -9,7 +9,7 @@ from penstock import ManualClock
 from penstock.stores import AsyncStore, Store
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from penstock.testing import AsyncStoreConformance, StoreConformance
-from penstock.testing.servers import Server
+from tests.rig.servers import Server
 
 _namespaces = count()
 

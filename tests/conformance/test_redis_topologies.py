@@ -19,14 +19,14 @@ from hypothesis import settings
 from penstock import ManualClock
 from penstock.model import Acquire, Op, Outcome
 from penstock.stores import AsyncStore, Store
-from penstock.stores.redis.settings import read_url
+from penstock.stores.redis.commands import Talk
+from penstock.stores.redis.config import read_url
 from penstock.stores.redis.store import AsyncRedisStore, OnServer, RedisStore
-from penstock.stores.redis.talk import Talk
 from penstock.testing import AsyncStoreConformance, StoreConformance
-from penstock.testing.clusters import Cluster
 from penstock.testing.conformance import HistoryConformance
-from penstock.testing.sentinels import SentinelSet
 from tests.integration.redis_support import is_full
+from tests.rig.clusters import Cluster
+from tests.rig.sentinels import SentinelSet
 
 SECRET = "of these tests"
 

@@ -15,8 +15,8 @@ import redis
 from penstock.clock import SECOND, ManualClock
 from penstock.model import Acquire, Amend, Ask, Charge, Failed, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
+from penstock.stores.redis.codec import Planner
 from penstock.stores.redis.keys import Keys
-from penstock.stores.redis.plan import Planner
 from penstock.stores.redis.script import INJECTED_TIME, SCRIPT, SERVER_TIME, script_with_injected_time
 from tests.conformance.redis_server import PlannedStore, running_server
 

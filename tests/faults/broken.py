@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.clock import Micros
+from penstock.engine.fail_modes import admitted, marked
 from penstock.layers import Fallback
-from penstock.layers.stand_ins import admitted, marked
 from penstock.model import Acquire, Op, Outcome, Verdict
 
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.clock import SECOND, monotonic
-from penstock.testing.clock_shim import can_step_clocks
-from penstock.testing.clusters import SLOTS
-from penstock.testing.faults import Flow
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
 from tests.faults.fleet import ROOT
 from tests.faults.stages import Apart, One, Sharded, Watched, can_have_own_network
+from tests.rig.clock_shim import can_step_clocks
+from tests.rig.clusters import SLOTS
+from tests.rig.faults import Flow
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 
 Story: TypeAlias = Callable[[Any], Iterator[None]]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from penstock.testing.processes import DEADLINE, wait_until
 from tests.faults.load import BEHAVIOURS, Answer, read
 from tests.faults.node import PATIENCE
+from tests.rig.processes import DEADLINE, wait_until
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("threads", "tasks")

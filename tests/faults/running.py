@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from threading import Event
 
 from penstock.clock import Micros, SystemClock
-from penstock.testing.processes import DEADLINE, wait_until
 from tests.faults.catalogue import Fault
 from tests.faults.checks import Trial
 from tests.faults.stages import Stage
+from tests.rig.processes import DEADLINE, wait_until
 
 
 def run(fault: Fault, stage: Stage, *, broken: str | None = None, patience: float = DEADLINE) -> Trial:

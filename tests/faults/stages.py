@@ -15,13 +15,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from penstock.testing.clock_shim import can_step_clocks
-from penstock.testing.clusters import Cluster
-from penstock.testing.faults import FaultProxy
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import Server, binary
 from tests.faults.fleet import RATE, Fleet
 from tests.faults.node import HOST_NAME
+from tests.rig.clock_shim import can_step_clocks
+from tests.rig.clusters import Cluster
+from tests.rig.faults import FaultProxy
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import Server, binary
 
 FLAVOUR = "valkey"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.testing.clusters import Cluster
-from penstock.testing.sentinels import SentinelSet
 from tests.integration.failover_fleet import Fleet
+from tests.rig.clusters import Cluster
+from tests.rig.sentinels import SentinelSet
 
 
 @pytest.fixture

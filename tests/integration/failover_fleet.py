@@ -23,15 +23,15 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from penstock.clock import SECOND
-from penstock.testing.clusters import Cluster
 from penstock.testing.history import Call, CallHistory
-from penstock.testing.processes import DEADLINE, wait_until
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import Server
-from penstock.testing.topologies import come_to_terms
 from tests.integration.failover_load import DEADLINE as DEADLINE_OF_CALLS
 from tests.integration.failover_load import POOL, quota_of
 from tests.integration.redis_support import count
+from tests.rig.clusters import Cluster
+from tests.rig.processes import DEADLINE, wait_until
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import Server
+from tests.rig.topologies import come_to_terms
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("threads", "tasks", "threads", "tasks")

@@ -10,11 +10,11 @@ import pytest
 
 from penstock.model import Acquire, Ask
 from penstock.stores.redis.store import RedisStore
-from penstock.testing.clusters import Cluster
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import FLAVOURS, binary
 from tests.integration.failover_fleet import Fleet
 from tests.integration.redis_support import decided, is_full, one
+from tests.rig.clusters import Cluster
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import FLAVOURS, binary
 
 
 def on(flavour: str) -> pytest.MarkDecorator:

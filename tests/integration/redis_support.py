@@ -12,12 +12,12 @@ from hypothesis import settings
 
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
-from penstock.stores.redis import link
-from penstock.stores.redis.async_link import AsyncLink
-from penstock.stores.redis.link import Link
-from penstock.stores.redis.settings import Node
+from penstock.stores.redis import pool
+from penstock.stores.redis.config import Node
+from penstock.stores.redis.pipeline import AsyncLink
+from penstock.stores.redis.pool import Link
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.processes import DEADLINE
+from tests.rig.processes import DEADLINE
 
 UNBROKEN: dict[str, Any] = {"breaker_failures": 1_000_000, "breaker_calls": 1_000_000}
 """Where links are looked at, however often they fail: the breaker has tests of its own."""
@@ -114,7 +114,7 @@ def open_files() -> int:
 
 def our_threads() -> int:
     """How many connectors are at work."""
-    return sum(alive._connector() is not None for alive in list(link._alive))
+    return sum(alive._connector() is not None for alive in list(pool._alive))
 
 
 def our_tasks() -> int:

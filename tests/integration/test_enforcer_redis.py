@@ -8,8 +8,8 @@ from penstock import AsyncLimiter, Limiter
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.rules.model import RuleFile
 from penstock.rules.ruleset import RuleSet
-from penstock.testing.fixtures import Keyspace
 from tests.integration.redis_support import opened, opened_async
+from tests.rig.fixtures import Keyspace
 
 HOSTILE = ("\x00\r\n", "{tag}", "a:b", "\ud800", "é", "x" * 100_000, "user name=x", "😀" * 190)
 

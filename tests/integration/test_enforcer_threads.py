@@ -11,8 +11,8 @@ from penstock.enforcer import Enforcer
 from penstock.model import Ask, Verdict
 from penstock.rules.model import RuleFile
 from penstock.rules.ruleset import RuleSet
-from penstock.stores.memory import MemoryStore
-from penstock.stores.together import bind_together
+from penstock.stores.memory.decide import bind_together
+from penstock.stores.memory.store import MemoryStore
 from tests.integration.support import in_threads
 
 THREADS = 8

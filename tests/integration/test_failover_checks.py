@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from penstock.model import Acquire, Ask, Verdict
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.integration.failover_fleet import Spending
 from tests.integration.failover_load import LIMITS, SHARES, ask, is_wrong, key_of
 

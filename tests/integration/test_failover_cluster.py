@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from penstock.testing.clusters import Cluster
-from penstock.testing.servers import Server
 from tests.integration.failover_fleet import KINDS, Fleet, Trial, evalshas
 from tests.integration.failover_load import SHARES, ask, key_of, quota_of, slot_of
 from tests.integration.failover_support import Running, on, spend
 from tests.integration.redis_support import count, opened
+from tests.rig.clusters import Cluster
+from tests.rig.servers import Server
 
 
 @pytest.fixture(scope="module")

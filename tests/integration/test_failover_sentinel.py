@@ -9,17 +9,17 @@ import pytest
 
 from penstock.clock import SECOND, Micros
 from penstock.model import Ask, Failed, Verdict
-from penstock.stores.redis.sentinels import OfSentinels
-from penstock.stores.redis.settings import Node
+from penstock.stores.redis.config import Node
+from penstock.stores.redis.sentinel import OfSentinels
 from penstock.stores.redis.store import TOPOLOGIES, RedisStore
 from penstock.testing.history import CallHistory
-from penstock.testing.processes import wait_until
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import Server
 from tests.integration.failover_fleet import Fleet, Spending, evalshas
 from tests.integration.failover_load import SHARES, ask
 from tests.integration.failover_support import Running, on, spend
 from tests.integration.redis_support import acquire, decided, one, opened
+from tests.rig.processes import wait_until
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import Server
 
 
 @pytest.fixture(scope="module")

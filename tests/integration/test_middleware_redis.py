@@ -11,8 +11,8 @@ from penstock import AsyncLimiter
 from penstock.middleware.asgi import RateLimitMiddleware, Receive, Scope, Send
 from penstock.middleware.gate import unless_server_error
 from penstock.stores.redis.store import AsyncRedisStore
-from penstock.testing.servers import Server
 from tests.integration.redis_support import LONG, PATIENT, opened_async
+from tests.rig.servers import Server
 from tests.unit.middleware.adapters import AWAITING
 from tests.unit.middleware.asgi_support import Response, answering, get, http_scope, nothing_more
 

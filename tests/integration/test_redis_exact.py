@@ -13,9 +13,7 @@ import pytest
 from penstock.model import Acquire, Op, Outcome, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.store import AsyncRedisStore
-from penstock.testing.fixtures import Keyspace
 from penstock.testing.history import CallHistory
-from penstock.testing.processes import wait_until
 from tests.integration.redis_load import BUCKETS, EACH, HOLDS, HOT, RATES, TASKS, THREADS, hammer
 from tests.integration.redis_support import (
     LONG,
@@ -31,6 +29,8 @@ from tests.integration.redis_support import (
 )
 from tests.integration.support import DEADLINE, in_threads
 from tests.integration.test_fork import hammering, in_children
+from tests.rig.fixtures import Keyspace
+from tests.rig.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from penstock.testing.fixtures import Keyspace
+from tests.rig.fixtures import Keyspace
 
 INTERRUPTED = """
 import random, signal, sys

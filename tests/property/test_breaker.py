@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stores.redis.breaker import CLOSED, HALF_OPEN, LONGEST_DWELL, OPEN, Breaker, Limits, State
+from penstock.engine.breaker import CLOSED, HALF_OPEN, LONGEST_DWELL, OPEN, Breaker, Limits, State
 
 LIMITS = Limits()
 LONGEST = LIMITS.dwell * LONGEST_DWELL

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.replies import BadReply, Replies, Reply
+from penstock.client.http import BadReply, Replies, Reply
 
 bodies = st.binary(max_size=40)
 

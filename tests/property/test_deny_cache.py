@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.clock import SECOND, ManualClock
-from penstock.drivers import Driver
+from penstock.engine.engine import Driver
 from penstock.layers.deny_cache import DenyCache
 from penstock.model import Acquire, Amend, Ask, Op, Receipt, Reset, Verdict
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 QUOTAS = [
     Quota.parse(text)

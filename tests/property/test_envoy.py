@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Fault, InvalidRules
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.service.envoy import answers
 from penstock.service.envoy.config import UNITS, Entry
-from penstock.service.envoy.converting import convert
-from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.config_files import File, read
+from penstock.service.envoy.convert import convert
+from penstock.service.envoy.plans import Conduct
 from penstock.service.envoy.protocol import RateLimitResponse
-from penstock.service.envoy.reading import File, read
 from tests.unit.envoy.support import OK, OVER, Asked, Bench, request
 
 ONE = """

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import ManualClock
-from penstock.drivers import Driver
+from penstock.engine.engine import Driver
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import FLOOR
 from penstock.layers.hosts import EVERY

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.service.wire.calls import Header
-from penstock.service.wire.http2.fields import Decoder, encode
 from penstock.service.wire.http2.frames import Fault
-from penstock.service.wire.http2.huffman import decode as from_huffman
+from penstock.service.wire.http2.hpack import Decoder, encode, from_huffman
 
 names = st.sampled_from([b":path", b":method", b"grpc-timeout", b"user-agent", b"x-a", b"x-b"]) | st.from_regex(
     rb"[a-z][a-z0-9-]{0,9}", fullmatch=True

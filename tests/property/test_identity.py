@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.middleware.identity import FORWARDED, X_FORWARDED_FOR, TrustedProxies
+from penstock.rules.client_ip import FORWARDED, X_FORWARDED_FOR, TrustedProxies
 from penstock.rules.networks import address_of
 
 OURS = ["10.0.0.0/8", "fd00::/8"]

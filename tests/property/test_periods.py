@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import Quota
 from penstock.clock import SECOND, Micros
-from penstock.periods import CalendarPeriod
+from penstock.quota.periods import CalendarPeriod
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY: Micros = 86_400 * SECOND

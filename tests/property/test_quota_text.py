@@ -9,7 +9,7 @@ from penstock import Quota
 from penstock.clock import SECOND
 from penstock.errors import InvalidQuota
 from penstock.quota import RATES
-from penstock.quota_text import OPTIONS, SPELLINGS
+from penstock.quota.text import OPTIONS, SPELLINGS
 from tests.property.generated import durations, names, quotas
 
 WORDS = (

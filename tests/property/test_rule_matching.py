@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.rules.conditions import All, Any, Cidr, Condition, Equals, Glob, Network, Not, OneOf, Prefix, Present
 from penstock.rules.globs import GlobTree
-from penstock.rules.matching import Index, PrefixTable, Slots
+from penstock.rules.index import Index, PrefixTable, Slots
 from penstock.rules.model import EntryOptions, Rule, RuleFile
 from penstock.rules.networks import address_of, folded, number_of
 from penstock.rules.ruleset import RuleSet

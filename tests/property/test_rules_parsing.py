@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidRules
 from penstock.rules import document
 from penstock.rules.model import RuleFile
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 
 EXAMPLES = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "docs/examples/rules").glob("*.yaml"))]
 FIELDS = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.clock import SECOND, ManualClock, Micros
 from penstock.quota import Quota
 from penstock.shedding import PRIORITIES, Admission, InFlight, Scaled, Shedder, Utilisation
-from penstock.shedding.level import HIGHEST, Pace, State, shed_share, stepped
+from penstock.shedding.levels import HIGHEST, Pace, State, shed_share, stepped
 from penstock.shedding.scaled import Slope
 
 PRESSURES = st.sampled_from([0.0, 0.7, 0.69, 0.9, 1.0, 5.0]) | st.floats(0, 5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock import Decision, ManualClock, Quota, Verdict
 from penstock.model import Acquire, Ask
 from penstock.quota import CONCURRENCY
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 QUOTAS = tuple(
     part

@@ -16,9 +16,6 @@ from penstock import AsyncLimiter, Limiter, RateLimited
 from penstock.clock import monotonic
 from penstock.model import Acquire, Amend, Amended, AmendVerb, Failed, Op, Outcome, Verdict
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.clusters import Cluster, SlotMove
-from penstock.testing.processes import DEADLINE, wait_until
-from penstock.testing.servers import Server
 from tests.integration.redis_support import LONG, PATIENT, acquire, decided, failed, opened, opened_async, our_tasks
 from tests.integration.support import in_threads
 from tests.integration.test_fork import in_child
@@ -37,6 +34,9 @@ from tests.redis.topology_support import (
     names_in,
     spanning,
 )
+from tests.rig.clusters import Cluster, SlotMove
+from tests.rig.processes import DEADLINE, wait_until
+from tests.rig.servers import Server
 
 DOUBLE = f"1000/{LONG}, 5000/{LONG} gcra"
 HOLD = "5 concurrent ttl 600s"

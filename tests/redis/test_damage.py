@@ -11,10 +11,10 @@ from penstock.clock import SECOND, Micros
 from penstock.model import Amend, Amended, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.store import RedisStore
-from penstock.testing.clock_shim import can_step_clocks
-from penstock.testing.fixtures import Keyspace
-from penstock.testing.servers import Server, flavours
 from tests.integration.redis_support import acquire, decided, one, opened
+from tests.rig.clock_shim import can_step_clocks
+from tests.rig.fixtures import Keyspace
+from tests.rig.servers import Server, flavours
 
 HOUR: Micros = 3_600 * SECOND
 

@@ -8,9 +8,9 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter
 from penstock.errors import StoreError
-from penstock.testing.faults import FaultProxy
-from penstock.testing.servers import Server
 from tests.integration.redis_support import opened, opened_async
+from tests.rig.faults import FaultProxy
+from tests.rig.servers import Server
 
 
 @pytest.fixture

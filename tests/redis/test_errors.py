@@ -17,14 +17,8 @@ import redis
 
 from penstock.model import Amend, Failed, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
-from penstock.stores.redis.replies import COMMANDS, RIGHTS
+from penstock.stores.redis.errors import COMMANDS, RIGHTS
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.faults import FaultProxy
-from penstock.testing.fixtures import Keyspace
-from penstock.testing.processes import wait_until
-from penstock.testing.resp import Refusal
-from penstock.testing.servers import Server, flavours
 from tests.integration.redis_support import (
     LONG,
     PATIENT,
@@ -37,6 +31,12 @@ from tests.integration.redis_support import (
     opened_async,
     the_link,
 )
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.faults import FaultProxy
+from tests.rig.fixtures import Keyspace
+from tests.rig.processes import wait_until
+from tests.rig.resp import Refusal
+from tests.rig.servers import Server, flavours
 
 QUOTA = f"1000/{LONG}"
 KINDS = (

@@ -14,14 +14,10 @@ import pytest
 
 from penstock.clock import monotonic
 from penstock.model import Acquire, Amend, Amended, Outcome, Verdict
-from penstock.stores.redis import async_link
-from penstock.stores.redis.dialing import dial_async
+from penstock.stores.redis import pipeline
+from penstock.stores.redis.connection import dial_async
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.faults import FaultProxy, Flow
-from penstock.testing.fixtures import Keyspace
 from penstock.testing.history import CallHistory
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
 from tests.integration.redis_load import THREADS, hammer, hammer_in_threads
 from tests.integration.redis_support import (
     LONG,
@@ -40,6 +36,10 @@ from tests.integration.redis_support import (
 )
 from tests.integration.support import in_threads
 from tests.integration.test_redis_exact import check_exactly
+from tests.rig.faults import FaultProxy, Flow
+from tests.rig.fixtures import Keyspace
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 
 QUOTA = f"10/{LONG}"
 HOLD = "3 concurrent ttl 60s"
@@ -371,7 +371,7 @@ async def test_closing_ends_a_connector_that_swallows_a_cancellation(
         dialed.append(await dial_async(*arguments))
         return dialed[0]
 
-    monkeypatch.setattr(async_link, "dial_async", stubborn)
+    monkeypatch.setattr(pipeline, "dial_async", stubborn)
     for _ in range(2):
         store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, deadline=30, secret="of these tests")
         caller = asyncio.ensure_future(store.run([acquire(QUOTA)]))

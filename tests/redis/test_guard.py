@@ -11,12 +11,12 @@ from penstock import AsyncLimiter, Limiter
 from penstock.events import BreakerChanged, Degraded
 from penstock.model import Failed, Outcome, Verdict
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.faults import FaultProxy, Flow
-from penstock.testing.fixtures import Keyspace
-from penstock.testing.processes import wait_until
 from tests.integration.redis_support import LONG, acquire, decided, failed, one, one_async, opened, opened_async
 from tests.integration.support import in_threads
 from tests.redis.test_faults import url
+from tests.rig.faults import FaultProxy, Flow
+from tests.rig.fixtures import Keyspace
+from tests.rig.processes import wait_until
 
 QUOTA = f"1000000/{LONG}"
 QUICK = {"deadline": 0.05, "breaker_failures": 3, "breaker_calls": 20, "breaker_slow": 60}

@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.model import Verdict
-from penstock.stores.redis import async_link
+from penstock.stores.redis import pipeline
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.faults import FaultProxy, Flow
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server, flavours
 from tests.integration.redis_support import (
     LONG,
     acquire,
@@ -31,6 +28,9 @@ from tests.integration.redis_support import (
     the_link,
 )
 from tests.integration.support import in_threads
+from tests.rig.faults import FaultProxy, Flow
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server, flavours
 
 QUOTA = f"1000000/{LONG}"
 SHORT_US = 50_000
@@ -137,7 +137,7 @@ async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
     end: Callable[[Server], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(async_link, "OVERDUE", 600.0)  # however slow the machine is, none is overdue yet
+    monkeypatch.setattr(pipeline, "OVERDUE", 600.0)  # however slow the machine is, none is overdue yet
     async with opened_async(own.url) as store:
         for _ in range(3):
             assert decided(await one_async(store, acquire(QUOTA)))

@@ -11,17 +11,17 @@ import pytest
 
 from penstock.clock import monotonic
 from penstock.model import Failed, Verdict
-from penstock.stores.redis.sentinels import OfSentinels
-from penstock.stores.redis.settings import Node
+from penstock.stores.redis.config import Node
+from penstock.stores.redis.sentinel import OfSentinels
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
-from penstock.testing.faults import FaultProxy
-from penstock.testing.processes import DEADLINE, wait_until
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.topologies import insist
 from tests.integration.redis_support import PATIENT, decided, failed, opened
 from tests.integration.support import in_threads
 from tests.integration.test_fork import in_child
 from tests.redis.topology_support import all_threads, charged, clients, facing, for_both_faces, spanning
+from tests.rig.faults import FaultProxy
+from tests.rig.processes import DEADLINE, wait_until
+from tests.rig.sentinels import SentinelSet
+from tests.rig.topologies import insist
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from penstock.model import Op, Outcome
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.clusters import Cluster
-from penstock.testing.processes import wait_until
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import HOST, Server, binary, free_port, speaks_tls
 from tests.integration.redis_support import decided, failed
 from tests.redis.topology_support import Face, facing, for_both_faces, name_on, spanning
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.clusters import Cluster
+from tests.rig.processes import wait_until
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import HOST, Server, binary, free_port, speaks_tls
 
 SECRETS = ("s3cret", "0ther", "wr0ng")
 

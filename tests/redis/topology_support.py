@@ -15,8 +15,8 @@ import pytest
 from penstock.model import Acquire, Ask, Op, Outcome
 from penstock.quota import Quota
 from penstock.stores.redis.store import AsyncRedisStore, OnServer, RedisStore
-from penstock.testing.servers import Server
 from tests.integration.redis_support import LONG, PATIENT, decided
+from tests.rig.servers import Server
 
 QUOTA = f"1000/{LONG}"
 ANY = Quota.parse(QUOTA)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.servers import speaks_tls
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.servers import speaks_tls
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from itertools import count
 
 import pytest
 
-from penstock.testing.certificates import Certificate
-from penstock.testing.clusters import SLOTS, Cluster
-from penstock.testing.fixtures import KeyspaceOn, check_expiries
-from penstock.testing.processes import wait_until
-from penstock.testing.resp import Refusal
-from penstock.testing.servers import Server, flavours
+from tests.rig.certificates import Certificate
+from tests.rig.clusters import SLOTS, Cluster
+from tests.rig.fixtures import KeyspaceOn, check_expiries
+from tests.rig.processes import wait_until
+from tests.rig.resp import Refusal
+from tests.rig.servers import Server, flavours
 
 
 @pytest.fixture(scope="module", params=flavours())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.faults import Counts, FaultProxy, Flow
-from penstock.testing.fixtures import Keyspace
-from penstock.testing.servers import Server, free_port
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.faults import Counts, FaultProxy, Flow
+from tests.rig.fixtures import Keyspace
+from tests.rig.servers import Server, free_port
 
 PING, PONG = b"PING\r\n", b"+PONG\r\n"
 PATIENCE = 60

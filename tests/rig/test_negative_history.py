@@ -10,12 +10,12 @@ from threading import Barrier
 import pytest
 
 from penstock import Quota
-from penstock.testing.faults import FaultProxy, Flow
-from penstock.testing.fixtures import Keyspace
 from penstock.testing.history import CallHistory
-from penstock.testing.resp import Conversation
-from penstock.testing.servers import Server, flavours
 from tests.integration.support import DEADLINE, in_threads
+from tests.rig.faults import FaultProxy, Flow
+from tests.rig.fixtures import Keyspace
+from tests.rig.resp import Conversation
+from tests.rig.servers import Server, flavours
 
 THREADS = 8
 EACH = 20
@@ -101,7 +101,7 @@ def test_histories_of_several_processes_are_judged_as_one(keyspace: Keyspace, tm
         import sys
         from pathlib import Path
         from penstock.testing.history import CallHistory
-        from penstock.testing.resp import Conversation
+        from tests.rig.resp import Conversation
         node, socket, key, file = sys.argv[1:]
         history = CallHistory(node=node)
         with Conversation(Path(socket), {DEADLINE}) as conversation:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.testing.certificates import Certificate
-from penstock.testing.fixtures import KeyspaceOn, check_expiries
-from penstock.testing.processes import wait_until
-from penstock.testing.resp import Conversation, Refusal
-from penstock.testing.sentinels import SentinelSet
-from penstock.testing.servers import Server, flavours
-from penstock.testing.topologies import come_to_terms
+from tests.rig.certificates import Certificate
+from tests.rig.fixtures import KeyspaceOn, check_expiries
+from tests.rig.processes import wait_until
+from tests.rig.resp import Conversation, Refusal
+from tests.rig.sentinels import SentinelSet
+from tests.rig.servers import Server, flavours
+from tests.rig.topologies import come_to_terms
 
 
 @pytest.fixture(scope="module", params=flavours())

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.clock_shim import can_step_clocks
-from penstock.testing.fixtures import Keyspace, check_expiries
-from penstock.testing.processes import wait_until
-from penstock.testing.resp import Refusal
-from penstock.testing.servers import Sentinel, Server, ServerDied, binary, flavours, free_port, speaks_tls
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.clock_shim import can_step_clocks
+from tests.rig.fixtures import Keyspace, check_expiries
+from tests.rig.processes import wait_until
+from tests.rig.resp import Refusal
+from tests.rig.servers import Sentinel, Server, ServerDied, binary, flavours, free_port, speaks_tls
 
 HOUR = 3_600
 MICROS = 1_000_000
@@ -127,7 +127,7 @@ def test_a_frozen_server_can_be_stopped(own: Server) -> None:
 def test_it_does_not_outlive_a_test_process_that_is_killed(flavour: str) -> None:
     program = f"""if True:
         import time
-        from penstock.testing.servers import Server
+        from tests.rig.servers import Server
         server = Server({flavour!r})
         server.start()
         stopped = Server({flavour!r})
@@ -146,7 +146,7 @@ def test_it_does_not_outlive_a_test_process_that_is_killed(flavour: str) -> None
 def test_it_does_not_outlive_a_test_process_whose_forks_live_on(flavour: str) -> None:
     program = f"""if True:
         import os, time
-        from penstock.testing.servers import Server
+        from tests.rig.servers import Server
         server = Server({flavour!r})
         server.start()
         fork = os.fork()
@@ -169,7 +169,7 @@ def test_a_fork_that_exits_takes_no_server_with_it(own: Server) -> None:
     if child == 0:
         code = 1
         try:
-            from penstock.testing import processes
+            from tests.rig import processes
 
             processes._close_own()  # what its exit handlers would do
             code = 0
@@ -181,7 +181,7 @@ def test_a_fork_that_exits_takes_no_server_with_it(own: Server) -> None:
 
 def test_the_port_of_a_killed_server_is_given_to_nobody_else(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     own.kill()
-    monkeypatch.setattr("penstock.testing.servers._PORTS", [own.port] * 200)
+    monkeypatch.setattr("tests.rig.servers._PORTS", [own.port] * 200)
     with pytest.raises(OSError, match="no free port"):
         free_port()
     own.start()

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.rules.parsing import parse
+from penstock.engine.engine import Now, Soon
+from penstock.engine.protocols import Unobserved
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api
 from penstock.service.auth import Guarded
-from penstock.service.deciding import Decider
-from penstock.service.observing import Unobserved
-from penstock.service.running import Now, Soon
+from penstock.service.decisions import Decider
 from penstock.service.wire.calls import Handler
 from penstock.stores.redis.store import AsyncRedisStore
-from penstock.testing.fixtures import Keyspace
 from tests.integration.redis_support import PATIENT
+from tests.rig.fixtures import Keyspace
 from tests.service.harness import Running, serving
 
 SECRET = b"a secret that all share"

@@ -12,19 +12,19 @@ from penstock import Limiter
 from penstock.client import AsyncClient
 from penstock.clock import Clock
 from penstock.enforcer import Enforcer
-from penstock.rules.parsing import parse
+from penstock.engine.engine import Now
+from penstock.engine.protocols import Unobserved
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api
 from penstock.service.auth import Guarded
-from penstock.service.deciding import Decider
+from penstock.service.decisions import Decider
 from penstock.service.health import Health
-from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
-from penstock.service.running import Now
 from penstock.service.wire.calls import Call, Handler
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
-from penstock.testing.processes import DEADLINE
+from tests.rig.processes import DEADLINE
 from tests.service.harness import Running, serving
 
 TOKEN = "a token of 16 characters or more".replace(" ", "-")

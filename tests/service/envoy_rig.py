@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import envoy  # type: ignore[import-untyped]
 
-from penstock.testing.processes import DEADLINE, Workplace, wait_until
-from penstock.testing.servers import free_port
+from tests.rig.processes import DEADLINE, Workplace, wait_until
+from tests.rig.servers import free_port
 from tests.service.harness import Echo, serving
 
 ROOT = Path(__file__).parents[2]

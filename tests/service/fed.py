@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.service.wire.calls import Handler, Peer
-from penstock.service.wire.http1 import Http1
+from penstock.service.wire.http1.connection import Http1
 from penstock.service.wire.limits import Limits
+from penstock.service.wire.loop_batch import Turns
 from penstock.service.wire.traffic import Traffic
-from penstock.service.wire.turns import Turns
 
 
 class Tape(asyncio.Transport):

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
-from penstock.service.wire.calls import Call, Handler, Head
-from penstock.service.wire.exchanges import Openers
+from penstock.service.wire.calls import Call, Handler, Head, Openers
 from penstock.service.wire.limits import Limits
-from penstock.service.wire.serving import Server
+from penstock.service.wire.server import Server
 from penstock.service.wire.tls import Tls
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.processes import DEADLINE, wait_until
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,

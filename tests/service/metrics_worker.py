@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock import Limiter
 from penstock.observability.metrics import Metrics
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 
 async def main(directory: Path, worker: str) -> None:

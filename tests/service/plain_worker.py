@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from threading import Event
 
-from penstock.service.inheriting import READY, Inherited
-from penstock.service.listening import inherited
+from penstock.service.sockets import inherited
+from penstock.service.worker import READY, Inherited
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,7 +13,7 @@ from typing import Self
 
 import httpx
 
-from penstock.testing.processes import DEADLINE, Workplace, wait_until
+from tests.rig.processes import DEADLINE, Workplace, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = {"descriptor": {"path": "/", "ip": "192.0.2.1"}}

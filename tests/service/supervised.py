@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.service.listening import Address, Listening
-from penstock.service.workers import Supervisor
+from penstock.service.sockets import Address, Listening
+from penstock.service.supervisor import Supervisor
 
 
 class Printing:

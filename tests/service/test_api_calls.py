@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.testing.fixtures import Keyspace
-from penstock.testing.processes import DEADLINE
+from tests.rig.fixtures import Keyspace
+from tests.rig.processes import DEADLINE
 from tests.service.apis import over_memory, over_redis
 from tests.service.harness import Running
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from penstock.cli.app import app
-from penstock.testing.processes import DEADLINE, Workplace, wait_until
-from penstock.testing.servers import Server, free_port
+from tests.rig.processes import DEADLINE, Workplace, wait_until
+from tests.rig.servers import Server, free_port
 
 TOKEN = "a-token-that-nobody-may-see"
 RULES = """

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.testing.servers import Server, free_port
+from tests.rig.servers import Server, free_port
 from tests.service.client_support import listening
 
 SECRET = "secret=0123456789abcdef0123&deadline=30"

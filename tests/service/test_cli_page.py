@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli import output
 from penstock.cli.app import app
-from penstock.testing.processes import Workplace, wait_until
-from penstock.testing.servers import free_port
+from tests.rig.processes import Workplace, wait_until
+from tests.rig.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text(encoding="utf-8")

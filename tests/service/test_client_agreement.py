@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from penstock import Limiter, ManualClock, Verdict
 from penstock.client.address import Address
-from penstock.client.service import Service
-from penstock.client.store import ServiceStore
-from penstock.testing.processes import DEADLINE
+from penstock.client.store import Service, ServiceStore
+from tests.rig.processes import DEADLINE
 from tests.service.client_support import served
 
 QUOTAS = (

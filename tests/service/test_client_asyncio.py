@@ -14,8 +14,8 @@ from penstock.client import AsyncClient, Tls
 from penstock.errors import CostExceedsLimit, InvalidRequest
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls as ServerTls
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.processes import DEADLINE
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.processes import DEADLINE
 from tests.service.client_support import TOKEN, Batches, left, served
 from tests.service.harness import Running
 

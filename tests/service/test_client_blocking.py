@@ -17,8 +17,8 @@ from penstock.errors import InvalidInput, InvalidReceipt, InvalidRequest
 from penstock.middleware.wsgi import RateLimitMiddleware
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls as ServerTls
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.processes import DEADLINE
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.processes import DEADLINE
 from tests.service.client_support import TOKEN, Batches, served
 from tests.service.harness import Running
 

@@ -15,8 +15,8 @@ from penstock import StoreError
 from penstock.client import AsyncClient, Client
 from penstock.errors import InvalidOption
 from penstock.events import BreakerChanged, Degraded
-from penstock.testing.processes import DEADLINE
-from penstock.testing.servers import free_port
+from tests.rig.processes import DEADLINE
+from tests.rig.servers import free_port
 from tests.service.client_support import left, listening, served
 from tests.service.harness import Client as Raw
 

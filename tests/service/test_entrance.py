@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from penstock.service.wire import entrance
+from penstock.service.wire import protocols as entrance
 from penstock.service.wire.calls import Connection, Peer
-from penstock.service.wire.entrance import Spoken
-from penstock.service.wire.http1 import Http1
+from penstock.service.wire.http1.connection import Http1
 from penstock.service.wire.limits import Limits
+from penstock.service.wire.protocols import Spoken
 from penstock.service.wire.traffic import Traffic
 from tests.service.harness import LOOPS, Echo, serving
 

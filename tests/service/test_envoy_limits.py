@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.testing.processes import wait_until
+from tests.rig.processes import wait_until
 from tests.service.envoy_rig import PATIENT, Rig, fetch, rigged
 
 

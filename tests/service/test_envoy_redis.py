@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 from tests.service.envoy_rig import CONFIG, Envoy, Service, rigged
 from tests.service.harness import Echo, serving
 

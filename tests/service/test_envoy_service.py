@@ -13,18 +13,18 @@ import grpc
 import pytest
 
 from penstock.enforcer import Enforcer
+from penstock.engine.engine import Now
+from penstock.engine.protocols import Unobserved
 from penstock.limiter import Limiter
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.service.deciding import Decider
-from penstock.service.envoy.parts import by_rules, configured
+from penstock.service.decisions import Decider
+from penstock.service.envoy.config_source import ConfigSource
 from penstock.service.envoy.protocol import HealthCheckRequest, HealthCheckResponse, RateLimitResponse
-from penstock.service.envoy.source import ConfigSource
+from penstock.service.envoy.service import by_rules, configured
 from penstock.service.grpc import Grpc
-from penstock.service.observing import Unobserved
 from penstock.service.routes import Routes
-from penstock.service.running import Now
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.processes import DEADLINE, wait_until
 from tests.service.envoy_rig import Service, fetch
 from tests.service.harness import Running, serving
 from tests.unit.envoy.support import OK, OVER, request

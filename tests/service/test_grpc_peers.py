@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from penstock.service.grpc import ANSWER, Grpc, Message
-from penstock.service.wire.exchanges import Exchange
+from penstock.service.wire.calls import Exchange
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
-from penstock.testing.certificates import Certificate
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.certificates import Certificate
+from tests.rig.processes import DEADLINE, wait_until
 from tests.service.harness import serving
 
 LARGEST = 200_000

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.service.wire.calls import Head
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.processes import DEADLINE, wait_until
 from tests.service.fed import Fed
 from tests.service.harness import LOOPS, Client, Echo, Running, serving
 from tests.service.test_http1_reading import CHUNKED, GET, POST, Holding

@@ -8,10 +8,10 @@ import socket
 import pytest
 
 from penstock.service.wire.calls import Call, Head
-from penstock.service.wire.entrance import Entrance
-from penstock.service.wire.http1 import Http1
+from penstock.service.wire.http1.connection import Http1
 from penstock.service.wire.limits import Limits
-from penstock.testing.processes import wait_until
+from penstock.service.wire.protocols import Entrance
+from tests.rig.processes import wait_until
 from tests.service.fed import Fed
 from tests.service.harness import LOOPS, Echo, serving
 from tests.service.test_http1_reading import CHUNKED, GET, POST, Holding

@@ -28,8 +28,8 @@ from penstock.service.wire.http2.frames import (
 )
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
-from penstock.testing.certificates import Certificate
-from penstock.testing.processes import wait_until
+from tests.rig.certificates import Certificate
+from tests.rig.processes import wait_until
 from tests.service.harness import LOOPS, Echo, serving
 from tests.service.http2 import Peer, connected
 from tests.unit.service.http2 import GET, GREETING, POST, TEXT, block, request

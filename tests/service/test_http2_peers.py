@@ -9,8 +9,8 @@ import pytest
 
 from penstock.service.grpc import Grpc, Message
 from penstock.service.wire.tls import Tls
-from penstock.testing.certificates import Certificate
-from penstock.testing.processes import DEADLINE
+from tests.rig.certificates import Certificate
+from tests.rig.processes import DEADLINE
 from tests.service.harness import Echo, serving
 
 WRITTEN = "%{json}"

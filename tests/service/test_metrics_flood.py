@@ -7,7 +7,7 @@ from penstock.events import Decided
 from penstock.observability.accuracy import MAX_KEYS, Sampler
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.shared import MOST
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.observability.support import Samples
 
 KEYS = 100_000

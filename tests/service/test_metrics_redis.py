@@ -14,8 +14,8 @@ from penstock.observability.metrics import Metrics
 from penstock.observability.redis_info import RedisWatch
 from penstock.observability.shared import prepare
 from penstock.stores.redis.store import RedisStore
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 from tests.unit.observability.support import Samples
 
 

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 from tests.service.serving import PATIENT, Serving
 from tests.unit.observability.support import Samples
 
@@ -72,7 +72,7 @@ def test_traces_follow_the_caller() -> None:
 
 
 def test_traces_that_nobody_asked_for_import_nothing() -> None:
-    code = "import sys, penstock.bootstrap; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    code = "import sys, penstock.service.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

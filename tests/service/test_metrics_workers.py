@@ -11,7 +11,7 @@ import pytest
 
 from penstock.observability.metrics import Metrics
 from penstock.observability.shared import prepare
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.processes import DEADLINE, wait_until
 from tests.unit.observability.support import Samples
 
 ROOT = Path(__file__).resolve().parents[2]

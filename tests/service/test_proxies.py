@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.testing.processes import DEADLINE, Workplace, wait_until
+from tests.rig.processes import DEADLINE, Workplace, wait_until
 from tests.service.serving import ROOT, Serving
 
 RULES = """\

@@ -18,11 +18,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.cli.example_rules import EXAMPLE
-from penstock.service.listening import Address, Listening
-from penstock.testing.certificates import Certificate, can_make_certificates
-from penstock.testing.processes import DEADLINE, wait_until
-from penstock.testing.servers import Server
+from penstock.cli.serve import EXAMPLE
+from penstock.service.sockets import Address, Listening
+from tests.rig.certificates import Certificate, can_make_certificates
+from tests.rig.processes import DEADLINE, wait_until
+from tests.rig.servers import Server
 from tests.service.serving import CHECK, PATIENT, ROOT, Serving
 
 TOKEN = "a token of some length".replace(" ", "-")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from penstock.service.wire.calls import Call, Head
-from penstock.testing.processes import DEADLINE, wait_until
+from tests.rig.processes import DEADLINE, wait_until
 from tests.service.apis import over_memory
 from tests.service.harness import Running, serving
 

@@ -13,7 +13,7 @@ from penstock.errors import InvalidOption
 from penstock.service.wire.calls import Call, Head, Peer
 from penstock.service.wire.limits import Limits
 from penstock.service.wire.tls import Tls
-from penstock.testing.processes import wait_until
+from tests.rig.processes import wait_until
 from tests.service.certificates import Authority, Pair
 from tests.service.harness import LOOPS, Running, serving
 from tests.service.test_http1_limits import Lavish

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.processes import wait_until
-from penstock.testing.servers import Server
+from tests.rig.processes import wait_until
+from tests.rig.servers import Server
 from tests.service.serving import PATIENT, Load, Serving
 
 CONNECTIONS = 8

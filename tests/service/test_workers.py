@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.service.workers import MAX_PAUSE, pause_after
-from penstock.testing.processes import DEADLINE, Workplace, wait_until
+from penstock.service.supervisor import MAX_PAUSE, pause_after
+from tests.rig.processes import DEADLINE, Workplace, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from penstock import Amended, AsyncLimiter, Limiter, ManualClock, Receipt, Verdict
 from penstock.clock import Micros
-from penstock.front import QuotaLike, Request
+from penstock.engine.operations import QuotaLike, Request
 from penstock.layers import Due, Entered
 from penstock.model import Key, Op, Outcome
 

@@ -2,13 +2,13 @@
 
 import pytest
 
+from penstock.engine.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Limits, State, check_limits
+from penstock.engine.guard import Guard, Guards
 from penstock.errors import InvalidOption
 from penstock.events import BreakerChanged
 from penstock.model import Failed
-from penstock.stores.redis.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Limits, State, check_limits
-from penstock.stores.redis.guard import Guard, Guards
-from penstock.stores.redis.replies import unanswered
-from penstock.stores.redis.settings import Node, read_url
+from penstock.stores.redis.config import Node, read_url
+from penstock.stores.redis.errors import unanswered
 from tests.integration.support import in_threads
 
 LIMITS = Limits()

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Limiter, ManualClock, Quota
 from penstock.errors import CostExceedsLimit, InvalidQuota, InvalidRequest
-from penstock.periods import CalendarPeriod
+from penstock.quota.periods import CalendarPeriod
 
 ALL_WORDS = (
     "fixed_window, sliding_window, rolling_window, token_bucket, gcra, leaky_bucket, burst, queue, ttl, min_interval, "

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import main
 from penstock.cli.app import app
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.schema import schema
 

@@ -14,7 +14,7 @@ from penstock.cli.serve import _command, curl
 from penstock.cli.view import drawn
 from penstock.observability import series
 from penstock.observability.tally import Snapshot
-from penstock.settings import SETTINGS, Address, Settings, load
+from penstock.service.settings import SETTINGS, Address, Settings, load
 
 TOKEN = "x" * 20
 

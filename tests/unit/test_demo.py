@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock import demo
 from penstock.quota import RATES
+from tools import demo
 
 ANSI_CODES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.clock import SECOND, ManualClock, Micros
-from penstock.drivers import Driver
+from penstock.engine.engine import Driver
 from penstock.errors import InvalidOption
 from penstock.layers.deny_cache import DenyCache
 from penstock.model import Acquire, Amend, Ask, Op, Outcome, Reset, Verdict
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 
 QUOTA = Quota.parse("2/minute fixed_window")
 

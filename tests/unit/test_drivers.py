@@ -9,7 +9,7 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, StoreError
 from penstock.clock import Micros
-from penstock.drivers import AsyncDriver, Driver
+from penstock.engine.engine import AsyncDriver, Driver
 from penstock.events import LayerFailed
 from penstock.layers import Due, Entered, Layer
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Outcome, Reset, Verdict

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Limiter, ManualClock, Quota, StoreError, Verdict
 from penstock.clock import SECOND
-from penstock.drivers import Driver
+from penstock.engine.engine import Driver
 from penstock.errors import InvalidOption
 from penstock.events import Degraded
 from penstock.headers import HeaderWriter, status_of

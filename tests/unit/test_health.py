@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SECOND, ManualClock
-from penstock.rules.reload import RuleSource
 from penstock.rules.ruleset import RuleSet
-from penstock.service.envoy.source import ConfigSource
+from penstock.rules.source import RuleSource
+from penstock.service.envoy.config_source import ConfigSource
 from penstock.service.health import Health
 from penstock.service.wire.calls import Call, Head, Header, Peer
 

@@ -12,8 +12,8 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, RateLimited, Receipt, StoreError, Verdict
 from penstock.clock import Micros
+from penstock.engine.operations import MAX_REMEMBERED
 from penstock.errors import InvalidCost, InvalidKey, InvalidOption, InvalidQuota
-from penstock.front import MAX_REMEMBERED
 from penstock.model import Amended, Failed, Key, Op, Outcome
 from penstock.quota import RATES
 from penstock.stores import AsyncMemoryStore, MemoryStore

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidOption
-from penstock.service import listening as listening_module
-from penstock.service.listening import SPARE, Address, Listening, inherited, make_room
+from penstock.service import sockets as listening_module
+from penstock.service.sockets import SPARE, Address, Listening, inherited, make_room
 
 
 def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_host() -> None:

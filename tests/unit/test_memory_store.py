@@ -13,9 +13,10 @@ from penstock.clock import Micros
 from penstock.errors import InvalidOption
 from penstock.model import Acquire, Amend, Ask, Key, Reset, Verdict
 from penstock.quota import RATES
-from penstock.stores import MemoryStore, stripes
-from penstock.stores.memory import LEAST_MAX_KEYS
-from penstock.stores.stripes import DRAINED_PER_NEWCOMER, STRIPES
+from penstock.stores import MemoryStore
+from penstock.stores.memory import stripes
+from penstock.stores.memory.store import LEAST_MAX_KEYS
+from penstock.stores.memory.stripes import DRAINED_PER_NEWCOMER, STRIPES
 
 SMALL = LEAST_MAX_KEYS
 FLOOD = (10 if settings.get_current_profile_name() == "full" else 4) * SMALL
@@ -132,7 +133,7 @@ def test_changing_amounts_keeps_what_was_used(store: MemoryStore, limiter: Limit
 
 
 def test_amounts_that_vary_without_end_do_not_fill_the_memory(store: MemoryStore, limiter: Limiter) -> None:
-    from penstock.stores.families import MAX_BOUND
+    from penstock.stores.memory.counters import MAX_BOUND
 
     quotas = [Quota(limit, 60) for limit in range(1, MAX_BOUND + 100)]
     for quota in quotas:

@@ -11,14 +11,14 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, RateLimited, Verdict
 from penstock.clock import SECOND, monotonic
-from penstock.drivers import Driver
+from penstock.engine.breaker import CLOSED, Breaker, Limits
+from penstock.engine.engine import Driver
+from penstock.engine.guard import Guard
 from penstock.events import Degraded, tell
 from penstock.layers import DenyCache, Fallback
-from penstock.layers.admissions import Admissions
+from penstock.layers.reports import Admissions
 from penstock.model import Acquire, Ask
-from penstock.stores.redis.breaker import CLOSED, Breaker, Limits
-from penstock.stores.redis.guard import Guard
-from penstock.stores.redis.replies import not_sent
+from penstock.stores.redis.errors import not_sent
 from tests.unit.flaky import AsyncFlaky, Flaky
 from tests.unit.test_fallback import Fleet, acquire
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.clock import Micros
 from penstock.errors import InvalidQuota, shown
-from penstock.periods import CALENDAR_UNITS, WEEKDAYS, CalendarPeriod
+from penstock.quota.periods import CALENDAR_UNITS, WEEKDAYS, CalendarPeriod
 
 HOUR: Micros = 3_600_000_000
 EPOCH = datetime.fromisoformat("1970-01-01T00:00+00:00")

@@ -2,7 +2,7 @@ import pytest
 
 from penstock import Quota
 from penstock.errors import InvalidInput, InvalidQuota
-from penstock.quota_text import SPELLINGS, UNITS, write_duration, write_period
+from penstock.quota.text import SPELLINGS, UNITS, write_duration, write_period
 
 ALGORITHMS = "fixed_window, sliding_window, rolling_window, token_bucket, gcra, leaky_bucket"
 OPTIONS = f"{ALGORITHMS}, burst, queue, ttl, min_interval, penalty, count denied, starts, anchor, name"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.stores.redis.checks import findings
+from penstock.stores.redis.server_checks import findings
 
 GOOD = "redis_version:8.2.2\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nconnected_slaves:0\r\n"
 

@@ -9,9 +9,9 @@ import pytest
 from penstock import Quota, Verdict
 from penstock.clock import SECOND
 from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Op, Outcome, Receipt, Reset
-from penstock.stores.redis import plan as planning
+from penstock.stores.redis import codec as planning
+from penstock.stores.redis.codec import MARK_BITS, Call, Planner, Reply
 from penstock.stores.redis.keys import LETTERS, Keys
-from penstock.stores.redis.plan import MARK_BITS, Call, Planner, Reply
 
 NOW = 1_700_000_000 * SECOND
 RATE, PLACES, CALENDAR = (Quota.parse(text) for text in ("100/minute", "3 concurrent ttl 9s", "5/day calendar UTC"))

@@ -6,10 +6,10 @@ from pathlib import Path
 import hiredis
 import pytest
 
-from penstock.stores.redis.replies import COMMANDS, RIGHTS, failed_by, unanswered
+from penstock.stores.redis.commands import Talk
+from penstock.stores.redis.config import Node, read_url
+from penstock.stores.redis.errors import COMMANDS, RIGHTS, failed_by, unanswered
 from penstock.stores.redis.script import SCRIPT
-from penstock.stores.redis.settings import Node, read_url
-from penstock.stores.redis.talk import Talk
 
 REFUSALS = (
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.model import Failed
-from penstock.stores.redis.sentinels import Named, OfSentinels
-from penstock.stores.redis.settings import Node, read_url
-from penstock.stores.redis.wire import Wire
+from penstock.stores.redis.config import Node, read_url
+from penstock.stores.redis.connection import Wire
+from penstock.stores.redis.sentinel import Named, OfSentinels
 
 SEED = Node("seed", 26379)
 OLD, NEW = Node("10.0.0.1", 6379), Node("10.0.0.2", 6380)

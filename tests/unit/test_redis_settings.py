@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from penstock.errors import InvalidOption
-from penstock.stores.redis.settings import read_client, read_url
+from penstock.stores.redis.config import read_client, read_url
 from penstock.stores.redis.store import RedisStore
 
 SECRET = "of these tests"

@@ -8,9 +8,9 @@ from penstock.clock import SECOND, ManualClock
 from penstock.errors import StoreError
 from penstock.model import Acquire, Amend, Amended, Ask, Charge, Failed, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore
-from penstock.stores.redis.plan import Part
-from penstock.stores.redis.spread import MAX_OPS, Step, Undivided, one_partition, spread
+from penstock.stores.memory.store import MemoryStore
+from penstock.stores.redis.codec import Part
+from penstock.stores.redis.scatter import MAX_OPS, Step, Undivided, one_partition, spread
 
 RATE = Quota.parse("3/minute fixed_window")
 DOWN = Failed(StoreError("down", transient=True), "no")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.lifetime import Token
 from penstock.model import Failed
 from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members, names
-from penstock.stores.redis.replies import not_sent
-from penstock.stores.redis.sentinels import Named, OfSentinels
-from penstock.stores.redis.settings import Node, read_url
-from penstock.stores.redis.token import Token
+from penstock.stores.redis.config import Node, read_url
+from penstock.stores.redis.errors import not_sent
+from penstock.stores.redis.sentinel import Named, OfSentinels
 
 HOST = Asked("10.0.0.9")
 NODES = """\

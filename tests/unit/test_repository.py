@@ -21,15 +21,14 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
 """
 NEED_AN_EXTRA = (
     "penstock.testing",
-    "penstock.demo",
+    "penstock.engine.guard",
     "penstock.stores.redis.",
     "penstock.cli.",
-    "penstock.bootstrap",
     "penstock.observability.",
     "penstock.service.",
     *(f"penstock.middleware.{framework}" for framework in ("aiohttp", "django", "drf", "fastapi", "flask", "grpc")),
     *(f"penstock.middleware.{framework}" for framework in ("litestar", "quart", "starlette")),
-    *(f"penstock.rules.{module}" for module in ("document", "model", "parsing", "reload", "schema")),
+    *(f"penstock.rules.{module}" for module in ("document", "model", "parser", "source", "schema")),
 )
 
 

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from penstock import Amended, AsyncLimiter, Limiter, ManualClock, Quota, Receipt, Verdict
+from penstock.engine.operations import Id, QuotaLike
 from penstock.errors import InvalidRequest
-from penstock.front import Id, QuotaLike
 from penstock.model import Key, Outcome
 from penstock.stores import MemoryStore
 from tests.unit.support import Passing

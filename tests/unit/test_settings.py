@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidOption
+from penstock.service.settings import SETTINGS, Address, Settings, hidden_url, load
 from penstock.service.wire.limits import Limits
-from penstock.settings import SETTINGS, Address, Settings, hidden_url, load
 
 SECRET = "correct horse battery staple"
 

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.clock import ManualClock, SteadyClock
+from penstock.engine import lifetime
 from penstock.errors import InvalidOption
 from penstock.events import Shedding, SignalFailed
-from penstock.shedding import PRIORITIES, Admission, InFlight, LoopLag, Shedder, Utilisation, forks
+from penstock.shedding import PRIORITIES, Admission, InFlight, LoopLag, Shedder, Utilisation
 
 
 class Pressed:
@@ -450,7 +451,7 @@ def test_what_a_child_begins_anew() -> None:
     running = shedder.admit("low")
     assert running
     shedder._turn.acquire()
-    forks._after_fork_in_child()
+    lifetime._after_fork_in_child()
     assert in_flight.now == len(shedder._common) == 0
     with ThreadPoolExecutor(1) as pool:
         shedder._due = 0

@@ -12,7 +12,7 @@ import pytest
 from penstock.clock import SECOND, ManualClock
 from penstock.errors import InvalidOption
 from penstock.shedding import InFlight, LoopLag, Shedder, Utilisation
-from penstock.shedding.smoothing import Smoothed
+from penstock.shedding.levels import Smoothed
 
 # ---------------------------------------------------------------- counting
 

@@ -12,8 +12,8 @@ from typing import cast
 from penstock.algorithms.base import MAX_USED, Bound, State, Step, peek_by
 from penstock.clock import Micros
 from penstock.model import NOT_CHARGED
-from penstock.periods import CalendarPeriod
 from penstock.quota import Quota
+from penstock.quota.periods import CalendarPeriod
 
 
 def bind(quota: Quota) -> Bound:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import keys, rules
-from penstock.cli.check import check
 from penstock.cli.doctor import doctor
-from penstock.cli.explain import explain
-from penstock.cli.peek import peek
-from penstock.cli.reset import reset
+from penstock.cli.requests import check, explain, peek, reset
 from penstock.cli.serve import serve
 from penstock.cli.top import top
 

@@ -15,13 +15,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import examining
+from penstock.cli import facts
 from penstock.cli.findings import Finding, Level, worst
 from penstock.cli.output import FAULTY, NOT_UNDERSTOOD, Json, fail, say, say_json
 from penstock.cli.target import Target, with_target
 from penstock.client.address import DEFAULT_URL
 from penstock.errors import InvalidOption
-from penstock.settings import Settings, load
+from penstock.service.settings import Settings, load
 
 STYLES: dict[Level, str] = {"fine": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
@@ -47,13 +47,13 @@ def doctor(
         settings = load({"store": store, "rules": rules and str(rules)}, os.environ, config)
     except InvalidOption as error:
         fail(str(error), NOT_UNDERSTOOD)
-    found = examining.packages()
+    found = facts.packages()
     if settings.rules.exists() or settings.origin("rules") != "default":
-        found += examining.rules(settings.rules)
-    found += examining.files(*_files(settings, [*(secret or []), target.client_key, config]))
-    found += examining.store(settings.store)
+        found += facts.rules(settings.rules)
+    found += facts.files(*_files(settings, [*(secret or []), target.client_key, config]))
+    found += facts.store(settings.store)
     with target.service() as service:
-        found += examining.service(service, expected=target.url != DEFAULT_URL)
+        found += facts.service(service, expected=target.url != DEFAULT_URL)
     _say(found, as_json=as_json)
     if worst(found) == "problem":
         raise typer.Exit(FAULTY)

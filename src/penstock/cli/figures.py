@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.observability import series
 from penstock.observability.shared import add
@@ -137,3 +138,178 @@ def _degraded(snapshots: list[Snapshot], stood_in: float) -> tuple[str, ...]:
     if stale > 5:
         why.append(f"the file of rules has not been usable for {stale:.0f} s")
     return tuple(why)
+
+
+# ---------------------------------------------------------------- frames
+
+
+# What `penstock top` shows: one frame, made of two looks at a service's metrics. Pure.
+#
+# Rates are what was counted between the two looks; latencies are of the answers given in between, read off the buckets
+# of histograms, so they are as fine as those.
+
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+Samples: TypeAlias = Mapping[str, Mapping[Labels, float]]
+
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: \d+)?$")
+_PARSED_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)",?')
+_ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+DECISIONS = "penstock_decisions_total"
+SHADOWS = "penstock_shadow_refusals_total"
+REQUEST_SECONDS = "penstock_request_duration_seconds_bucket"
+STORE_SECONDS = "penstock_store_duration_seconds_bucket"
+
+
+class Look(NamedTuple):
+    """The metrics of a service at an instant, in seconds that never go back, and what it says of itself."""
+
+    at: float
+    samples: Samples
+    status: str = ""
+    degraded: tuple[str, ...] = ()
+
+
+class Row(NamedTuple):
+    """One rule; all but its name are per second."""
+
+    rule: str
+    decisions: float
+    refused: float
+    degraded: float
+    would_refuse: float
+
+
+class Latency(NamedTuple):
+    """Seconds within which half, and 99 of 100, were answered; None if nothing was, or it is off the scale."""
+
+    half: float | None
+    most: float | None
+
+
+class Frame(NamedTuple):
+    """What is shown."""
+
+    status: str
+    degraded: tuple[str, ...]
+    decisions: float
+    refused: float
+    degraded_answers: float
+    requests: Latency
+    store: Latency
+    connections: float
+    workers: float
+    breakers: dict[str, int]
+    version: str
+    age: float
+    rows: tuple[Row, ...]
+
+
+def read(text: str) -> Samples:
+    """The samples in what `/metrics` says."""
+    samples: dict[str, dict[Labels, float]] = defaultdict(dict)
+    for line in text.splitlines():
+        found = None if line.startswith("#") else _SAMPLE.match(line)
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        labels = [(name, _unescaped(text)) for name, text in _PARSED_LABEL.findall(found[2] or "")]
+        samples[found[1]][tuple(labels)] = value
+    return dict(samples)
+
+
+def frame(before: Look, after: Look) -> Frame:
+    """What happened between two looks, and how things are at the second."""
+    rates = _Rates(before, after)
+    breakers: dict[str, int] = defaultdict(int)
+    for labels, number in after.samples.get("penstock_breaker_workers", {}).items():
+        breakers[dict(labels).get("state", "")] += int(number)
+    versions = after.samples.get("penstock_rules_info", {})
+    version = max(versions, key=lambda labels: versions[labels], default=())
+    return Frame(
+        after.status,
+        after.degraded,
+        rates.sum(DECISIONS),
+        rates.sum(DECISIONS, lambda labels: labels.get("outcome") == "refused"),
+        rates.sum(DECISIONS, _is_degraded),
+        rates.latency(REQUEST_SECONDS),
+        rates.latency(STORE_SECONDS),
+        _gauge(after.samples, "penstock_connections"),
+        _gauge(after.samples, "penstock_workers"),
+        dict(breakers),
+        dict(version).get("version", ""),
+        max(after.samples.get("penstock_rules_age_seconds", {}).values(), default=0.0),
+        rates.rows(),
+    )
+
+
+def _is_degraded(labels: Mapping[str, str]) -> bool:
+    return labels.get("source") != "store"
+
+
+class _Rates:
+    """What was counted between two looks."""
+
+    def __init__(self, before: Look, after: Look) -> None:
+        self._before, self._after = before.samples, after.samples
+        self._seconds = max(after.at - before.at, 1e-9)
+
+    def _grown(self, name: str) -> dict[Labels, float]:
+        """By how much; what is less than before was started anew."""
+        before = self._before.get(name, {})
+        grown = {}
+        for labels, value in self._after.get(name, {}).items():
+            was = before.get(labels, 0.0)
+            grown[labels] = value - was if value >= was else value
+        return grown
+
+    def sum(self, name: str, counts: Callable[[Mapping[str, str]], bool] = lambda labels: True) -> float:
+        return sum(value for labels, value in self._grown(name).items() if counts(dict(labels))) / self._seconds
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every rule that has decided anything, the busiest first."""
+        rows: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+        for labels, value in self._grown(DECISIONS).items():
+            named = dict(labels)
+            row = rows[named.get("rule", "")]
+            row[0] += value
+            row[1] += value if named.get("outcome") == "refused" else 0
+            row[2] += value if _is_degraded(named) else 0
+        for labels, value in self._grown(SHADOWS).items():
+            rows[dict(labels).get("rule", "")][3] += value
+        made = [Row(rule, *(value / self._seconds for value in values)) for rule, values in rows.items()]
+        return tuple(sorted(made, key=lambda row: (-row.decisions, row.rule)))
+
+    def latency(self, name: str) -> Latency:
+        buckets: dict[float, float] = defaultdict(float)
+        for labels, value in self._grown(name).items():
+            buckets[float(dict(labels).get("le", "inf"))] += value
+        return Latency(quantile(buckets, 0.5), quantile(buckets, 0.99))
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """The value below which `share` of a cumulative histogram lies, by a straight line within its bucket."""
+    total = buckets.get(float("inf"), 0.0)
+    if total <= 0:
+        return None
+    wanted, lower, below = share * total, 0.0, 0.0
+    for bound in sorted(buckets):
+        if buckets[bound] >= wanted:
+            if bound == float("inf"):
+                return None
+            inside = buckets[bound] - below
+            return lower + (bound - lower) * ((wanted - below) / inside if inside else 1.0)
+        lower, below = bound, buckets[bound]
+    return None
+
+
+def _gauge(samples: Samples, name: str) -> float:
+    return sum(samples.get(name, {}).values())
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\[n\"\\]", lambda found: _ESCAPES[found[0]], text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.stores.redis.checks import findings as findings_of_checks
+from penstock.stores.redis.server_checks import findings as findings_of_checks
 
 Level: TypeAlias = Literal["fine", "note", "warning", "problem"]
 """How bad it is: all is well; good to know; something may go wrong; something is wrong."""
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 class Asked(NamedTuple):
     """What a server of the store said.
 
-    - `checks`: its answers to `penstock.stores.redis.checks.QUESTIONS`.
+    - `checks`: its answers to `penstock.stores.redis.server_checks.QUESTIONS`.
     - `before`, `time`, `after`: our clock, its clock, our clock.
     - `commands`: INFO commandstats.
     """

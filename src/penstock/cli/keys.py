@@ -17,7 +17,7 @@ from rich.text import Text
 from penstock.cli.output import FAULTY, UNANSWERED, Entries, Json, descriptor, fail, say, say_json, seconds, table
 from penstock.cli.target import Target, with_target
 from penstock.errors import InvalidOption, InvalidRules, StoreError
-from penstock.inspection import Explanation, Inspection
+from penstock.model import Explanation, Inspection
 
 app = typer.Typer(help="Look at the counters behind requests.", no_args_is_help=True)
 
@@ -57,7 +57,7 @@ app.command()(show)
 def _in_store(asked: dict[str, str], file: Path, url: str) -> Explanation:
     from penstock.enforcer import Enforcer
     from penstock.limiter import Limiter
-    from penstock.rules.parsing import content, parse
+    from penstock.rules.parser import content, parse
     from penstock.rules.ruleset import RuleSet
 
     try:

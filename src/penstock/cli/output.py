@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.inspection import Explanation
+from penstock.model import Explanation
 
 GOOD, FAULTY, NOT_UNDERSTOOD, REFUSED, UNANSWERED = range(5)
 

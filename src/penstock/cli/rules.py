@@ -24,11 +24,11 @@ from penstock.errors import Fault, InvalidOption, InvalidRules, StoreError
 from penstock.limiter import Limiter
 from penstock.rules import schema as schemas
 from penstock.rules.model import RuleFile
-from penstock.rules.parsing import content, parse
+from penstock.rules.parser import content, parse
 from penstock.rules.ruleset import RuleSet
-from penstock.service.envoy.converting import convert as conversion
-from penstock.service.envoy.reading import Options, read
-from penstock.service.envoy.source import read_files
+from penstock.service.envoy.config_files import Options, read
+from penstock.service.envoy.config_source import read_files
+from penstock.service.envoy.convert import convert as conversion
 
 MEMORY = "memory://"
 

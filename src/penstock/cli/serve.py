@@ -4,8 +4,8 @@
     penstock serve --store redis://db:6379/0 --workers 4        production
     penstock serve --print-config                               every setting, and where its value came from
 
-Its flags are the settings: see `penstock.settings.model`. Exit codes: 0, it was told to stop; 1, the rules have faults
-or no worker became ready; 2, settings or command were not understood.
+Its flags are the settings: see `penstock.service.settings.model`. Exit codes: 0, it was told to stop; 1, the rules
+have faults or no worker became ready; 2, settings or command were not understood.
 """
 
 from __future__ import annotations
@@ -25,12 +25,47 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.example_rules import EXAMPLE
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.observability.logs import Form, configure
-from penstock.service.inheriting import Inherited
-from penstock.service.listening import Address, Listening, inherited
-from penstock.settings import SETTINGS, Setting, Settings, load
+from penstock.service.settings import SETTINGS, Setting, Settings, load
+from penstock.service.sockets import Address, Listening, inherited
+from penstock.service.worker import Inherited
+
+# ---------------------------------------------------------------- example rules
+
+
+# The rules that `penstock serve` writes where there are none: small, true, and something to change.
+
+
+EXAMPLE = """\
+# Rules of Penstock. `penstock serve` follows this file: save it, and a second later it is in force.
+# What else can stand here: docs/rules.md. What is wrong with it: penstock rules check penstock.yaml
+
+rules:
+  # Everybody, by API key, else by address.
+  - id: everybody
+    key: api_key | ip
+    quota: 100/minute
+
+  # Searching is dear. Both rules apply to it: a request is charged to all of them or to none.
+  - id: search
+    match:
+      path: {prefix: /search}
+    key: api_key | ip
+    quota: 5/10 seconds
+
+  # Logins are guessed at: five tries, then a quarter of an hour of nothing.
+  - id: login
+    match:
+      path: /login
+      method: POST
+    key: ip
+    quota: 5/15 minutes rolling_window penalty 15m
+"""
+
+
+# ---------------------------------------------------------------- serve
+
 
 log = logging.getLogger("penstock.service")
 
@@ -96,14 +131,14 @@ serve.__signature__ = inspect.Signature([*_offered, *[one.replace(kind=one.KEYWO
 
 
 def _serve(settings: Settings, command: list[str], console: Console, *, looked_at: bool) -> None:
-    from penstock import bootstrap  # here, so that --help and --print-config need not wait for it
+    from penstock.service import app
 
     worker = Inherited.find(os.environ)
     if worker is not None:
         from penstock.cli.view import Quiet
 
-        service = bootstrap.worker_of(settings, worker)
-        bootstrap.run(service, inherited(worker.listening), Quiet(), worker)
+        service = app.worker_of(settings, worker)
+        app.run(service, inherited(worker.listening), Quiet(), worker)
         return
     _write_example(settings)
     if settings.shared and settings.token_secret is None:
@@ -115,22 +150,22 @@ def _serve(settings: Settings, command: list[str], console: Console, *, looked_a
 
 
 def _alone(settings: Settings, listening: Listening, console: Console, *, looked_at: bool) -> None:
-    from penstock import bootstrap
     from penstock.cli.view import InProcess, Quiet
+    from penstock.service import app
 
     view: InProcess | Quiet = InProcess(console) if looked_at else Quiet()
 
     class Greeting:
-        def ready(self, service: bootstrap.Service) -> None:
+        def ready(self, service: app.Service) -> None:
             _greet(settings, listening.addresses, console)
             view.ready(service)
 
         def abandoned(self) -> bool:
             return view.abandoned()
 
-    service = bootstrap.Service(settings)
+    service = app.Service(settings)
     try:
-        bootstrap.run(service, listening.sockets, Greeting())
+        app.run(service, listening.sockets, Greeting())
     finally:
         view.close()
 
@@ -138,9 +173,9 @@ def _alone(settings: Settings, listening: Listening, console: Console, *, looked
 def _supervise(
     settings: Settings, listening: Listening, command: list[str], console: Console, *, looked_at: bool
 ) -> int:
-    from penstock import bootstrap
     from penstock.cli.view import OfWorkers
-    from penstock.service.workers import Onlooker, Unwatched
+    from penstock.service import app
+    from penstock.service.supervisor import Onlooker, Unwatched
 
     views: list[OfWorkers] = []
 
@@ -152,7 +187,7 @@ def _supervise(
         return views[0]
 
     try:
-        return bootstrap.supervise(settings, command, listening.numbers, onlooker)
+        return app.supervise(settings, command, listening.numbers, onlooker)
     finally:
         for view in views:
             view.close()

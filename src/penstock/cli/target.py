@@ -15,7 +15,7 @@ import typer
 from penstock.cli.output import NOT_UNDERSTOOD, UNANSWERED, fail
 from penstock.client.address import DEFAULT_URL, Address, Tls
 from penstock.client.client import Client
-from penstock.client.service import Service
+from penstock.client.store import Service
 from penstock.errors import InvalidInput, StoreError
 
 TOKEN = "PENSTOCK_TOKEN"  # noqa: S105  the name of the variable, not what it holds

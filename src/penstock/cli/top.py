@@ -17,12 +17,11 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.frames import Frame, Latency, Look, frame, read
+from penstock.cli.figures import Frame, Latency, Look, frame, read
 from penstock.cli.output import UNANSWERED, console, fail, seconds, table
 from penstock.cli.target import Target, with_target
-from penstock.client.exchange import Lost, Question
-from penstock.client.replies import Reply
-from penstock.client.service import Service
+from penstock.client.http import Lost, Question, Reply
+from penstock.client.store import Service
 from penstock.clock import monotonic
 
 MAX_ROWS = 20

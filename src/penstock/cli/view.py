@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bootstrap import Service
 from penstock.cli.figures import Figures, Looks
 from penstock.clock import monotonic
 from penstock.observability.shared import Shared
+from penstock.service.app import Service
 
 EVERY = 1.0
 MOST_RULES = 8

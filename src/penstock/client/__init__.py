@@ -4,7 +4,7 @@ They need the standard library alone.
 """
 
 from penstock.client.address import DEFAULT_URL, Tls
-from penstock.client.answers import Ruling
 from penstock.client.client import AsyncClient, Client
+from penstock.client.codec import Ruling
 
 __all__ = ["DEFAULT_URL", "AsyncClient", "Client", "Ruling", "Tls"]

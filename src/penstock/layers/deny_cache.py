@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.protocols import Due, Entered
 from penstock.errors import InvalidOption, shown
-from penstock.layers.base import Due, Entered
 from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
 from penstock.quota import CONCURRENCY, Quota
 

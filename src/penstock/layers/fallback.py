@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.fail_modes import admitted, left_alone, marked, refused
+from penstock.engine.protocols import Due, Entered
 from penstock.errors import InvalidOption, InvalidQuota, shown
 from penstock.events import Degraded, Hook, nobody, tell
-from penstock.layers.admissions import Admissions
-from penstock.layers.base import Due, Entered
 from penstock.layers.deny_cache import DenyCache
 from penstock.layers.hosts import Hosts
-from penstock.layers.stand_ins import admitted, left_alone, marked, refused
+from penstock.layers.reports import Admissions
 from penstock.model import (
     Acquire,
     Amend,
@@ -48,7 +48,7 @@ from penstock.model import (
     new,
 )
 from penstock.quota import Quota
-from penstock.stores.memory import MemoryStore, check_max_keys
+from penstock.stores.memory.store import MemoryStore, check_max_keys
 
 BEHAVIOURS: tuple[OnFailure, ...] = ("local", "open", "closed", "raise")
 FLOOR = 0.1

@@ -17,9 +17,8 @@ from aiohttp import web
 
 from penstock.errors import RateLimited
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
-from penstock.middleware.passing import AsyncGate, AsyncPassage
+from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
-from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
 
 BAD_REQUEST = 400
 

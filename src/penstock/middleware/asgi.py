@@ -30,13 +30,12 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from functools import cache
 from typing import Any, TypeAlias, Unpack, cast
 
+from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
-from penstock.front import QuotaLike
 from penstock.headers import Header
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
-from penstock.middleware.passing import AsyncGate, AsyncPassage
+from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Entries, Request
-from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
 from penstock.model import Verdict
 
 Scope: TypeAlias = MutableMapping[str, Any]

@@ -30,9 +30,8 @@ from penstock.headers import Header
 from penstock.holds import Hold
 from penstock.limiter import AsyncLimiter
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
-from penstock.middleware.naming import Called, Names, name_of
-from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
-from penstock.middleware.visits import LISTS, Visit, raised_refusal
+from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
+from penstock.middleware.view_names import Called, Names, name_of
 from penstock.middleware.wsgi import WSGIRequest
 
 if TYPE_CHECKING:

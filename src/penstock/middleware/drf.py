@@ -24,7 +24,7 @@ from rest_framework.throttling import BaseThrottle
 from penstock.errors import InvalidOption
 from penstock.middleware.django import DjangoRequest
 from penstock.middleware.gate import Options
-from penstock.middleware.passing import BlockingGate
+from penstock.middleware.passage import BlockingGate
 
 TOO_MANY = 429
 

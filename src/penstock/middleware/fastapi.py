@@ -26,15 +26,15 @@ from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from penstock.enforcer import AsyncEnforcer
+from penstock.engine.operations import QuotaLike, is_coroutine_function
 from penstock.errors import InvalidOption
-from penstock.front import QuotaLike, is_coroutine_function
 from penstock.limiter import AsyncLimiter
 from penstock.middleware import asgi, starlette
 from penstock.middleware.asgi import App, AsgiRequest, AsgiVisit, Refused, Scope
 from penstock.middleware.gate import Options
-from penstock.middleware.naming import name_of
-from penstock.middleware.passing import AsyncGate
+from penstock.middleware.passage import AsyncGate
 from penstock.middleware.starlette import visit_of
+from penstock.middleware.view_names import name_of
 from penstock.model import Verdict
 
 P = ParamSpec("P")

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 import flask
 
+from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
-from penstock.front import QuotaLike
 from penstock.middleware.gate import Options
-from penstock.middleware.naming import Names
-from penstock.middleware.passing import BlockingGate, Passage
-from penstock.middleware.visits import Visit, raised_refusal
+from penstock.middleware.passage import BlockingGate, Passage, Visit, raised_refusal
+from penstock.middleware.view_names import Names
 from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Guarding one request: whom it is charged to and what, what a refused client is told, what is amended afterwards.
 
-A gate neither waits nor knows a framework. The two kinds that do the asking are in `penstock.middleware.passing`; how a
+A gate neither waits nor knows a framework. The two kinds that do the asking are in `penstock.middleware.passage`; how a
 request is read is each framework's own (`penstock.middleware.request`).
 
     request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a Refusal
@@ -24,17 +24,17 @@ from operator import methodcaller
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.engine.operations import QuotaLike, is_coroutine_function
 from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
-from penstock.front import QuotaLike, is_coroutine_function
 from penstock.headers import PROBLEM_JSON, TOO_MANY, Header, HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
-from penstock.middleware.identity import TrustedProxies
 from penstock.middleware.request import Entry, Request
-from penstock.middleware.workers import warn_if_several
+from penstock.middleware.worker_count import warn_if_several
 from penstock.model import Key, Verdict, check_fits
 from penstock.quota import CONCURRENCY, MAX_LIMIT
+from penstock.rules.client_ip import TrustedProxies
 from penstock.rules.entries import MAX_ADDRESS, key_part
-from penstock.ruling import Reason, Ruling, reason_of
+from penstock.rules.ruling import Reason, Ruling, reason_of
 from penstock.stores import InProcess
 
 _log = logging.getLogger("penstock.middleware")
@@ -69,7 +69,7 @@ class Options(TypedDict, total=False):
     - `exempt`: which requests pass without being asked, a function.
     - `entries`: more entries of the descriptor, or other ways to find those there are: names and functions.
     - `api_key_header`: where clients send their key. By default `X-API-Key`.
-    - `trusted_proxies`, `forwarded_header`: see `penstock.middleware.identity`.
+    - `trusted_proxies`, `forwarded_header`: see `penstock.rules.client_ip`.
     - `renew`: whether places are held on to beyond their ttl while a request takes longer.
     - `dialect`, `hidden`: what clients are told, see `penstock.headers.HeaderWriter`.
     """

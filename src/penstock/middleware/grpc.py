@@ -31,11 +31,10 @@ import grpc
 
 from penstock.errors import InvalidOption, RateLimited
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
-from penstock.middleware.identity import node_address
-from penstock.middleware.passing import AsyncGate, AsyncPassage, BlockingGate, Passage
+from penstock.middleware.passage import AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.request import Request
-from penstock.middleware.visits import Visit, raised_refusal
 from penstock.model import Verdict
+from penstock.rules.client_ip import node_address
 
 Code = grpc.StatusCode
 

@@ -15,12 +15,12 @@ from litestar.config.app import AppConfig
 from litestar.middleware import DefineMiddleware
 from litestar.plugins import InitPlugin
 
+from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
-from penstock.front import QuotaLike
 from penstock.headers import PROBLEM_JSON
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware
 from penstock.middleware.gate import Options
-from penstock.middleware.visits import raised_refusal
+from penstock.middleware.passage import raised_refusal
 
 __all__ = ["RateLimit", "answered"]
 

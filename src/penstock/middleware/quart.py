@@ -14,11 +14,11 @@ from quart import Quart, Response, has_request_context, request, websocket
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
+from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
-from penstock.front import QuotaLike
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware, Scope
 from penstock.middleware.gate import Options
-from penstock.middleware.visits import raised_refusal
+from penstock.middleware.passage import raised_refusal
 
 
 class RateLimit:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, Unpack
 
 from starlette.routing import Match
 
-from penstock.front import QuotaLike
+from penstock.engine.operations import QuotaLike
 from penstock.middleware import asgi
 from penstock.middleware.asgi import App, AsgiVisit, Scope
 from penstock.middleware.gate import Options

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from penstock.errors import RateLimited
 from penstock.headers import Header
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
-from penstock.middleware.passing import BlockingGate, Passage
+from penstock.middleware.passage import LISTS, BlockingGate, Passage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
-from penstock.middleware.visits import LISTS, Visit, raised_refusal, told
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -42,7 +42,7 @@ from penstock.observability import series
 from penstock.observability.series import NONE
 from penstock.observability.tally import Bounded, Values
 from penstock.quota import Quota
-from penstock.ruling import Ruling
+from penstock.rules.ruling import Ruling
 
 MEASURED = ("fixed_window", "sliding_window", "rolling_window")
 

@@ -25,7 +25,7 @@ from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import InvalidOption, shown
 from penstock.events import LimitScaled, RulesLoaded, RulesRefused, Shedding
 from penstock.model import Key, Verdict
-from penstock.ruling import BLOCKED, SHED, Ruling, reason_of
+from penstock.rules.ruling import BLOCKED, SHED, Ruling, reason_of
 
 Form: TypeAlias = Literal["json", "text"]
 

@@ -36,16 +36,16 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.model import Verdict
-from penstock.observability import exposition, process, series
+from penstock.observability import exposition, series, tally
 from penstock.observability.accuracy import Sampler
-from penstock.observability.happenings import Happenings
+from penstock.observability.event_counts import Happenings
 from penstock.observability.redis_info import RedisWatch
 from penstock.observability.series import NONE
 from penstock.observability.shared import Shared
 from penstock.observability.tally import Bounded, Histogram, Snapshot, Tally, Values
 from penstock.quota import Quota
 from penstock.rules.compiled import CompiledRule
-from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_for
+from penstock.rules.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_for
 from penstock.service.wire.calls import Call, Head
 
 FLUSH = 1.0
@@ -285,7 +285,7 @@ class Metrics:
     # Files: on a thread of their own
 
     def _write(self, snapshot: Snapshot) -> None:
-        for of, value in process.figures().items():  # here, because counting ten thousand files takes its time
+        for of, value in tally.figures().items():  # here, because counting ten thousand files takes its time
             snapshot.now[of.name] = {of.labelled(self.worker): value}
         try:
             if self._shared is not None:

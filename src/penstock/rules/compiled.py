@@ -16,7 +16,7 @@ from penstock.clock import SECOND, Micros
 from penstock.model import Key, Posed, check_fits
 from penstock.quota import Quota
 from penstock.rules.entries import ABSENT, MAX_PART, key_part
-from penstock.rules.matching import Slots, Values
+from penstock.rules.index import Slots, Values
 
 if TYPE_CHECKING:
     from penstock.rules.model import CostFrom, Override, Rule

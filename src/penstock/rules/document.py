@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from penstock.rules.flaws import HIDDEN, Flaw, Path
+from penstock.rules.faults import HIDDEN, Flaw, Path
 
 MAX_BYTES = 8 * 2**20
 MAX_VALUES = 1_000_000

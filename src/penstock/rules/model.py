@@ -7,7 +7,7 @@
     └── empty       said when a file is meant to have no rules
 
 Fields are read strictly: nothing is guessed, unknown ones are errors, and so are fields that would have no effect. The
-short forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.reading`.
+short forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.shorthand`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pydantic import (
 
 from penstock.clock import SECOND, Micros
 from penstock.quota import MAX_LIMIT, Quota
-from penstock.rules import reading, shapes
+from penstock.rules import schema_shapes, shorthand
 from penstock.rules.conditions import All, Any, Condition, Equals, Not, OneOf
-from penstock.rules.flaws import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
+from penstock.rules.faults import HIDDEN, MAX_FLAWS, Flaw, Flawed, flawed, unknown
 from penstock.rules.networks import address_of
-from penstock.rules.reading import KeyPart
+from penstock.rules.shorthand import KeyPart
 
 MAX_RULES = 20_000
 MAX_TIERS = 64
@@ -66,10 +66,10 @@ def _line(value: str) -> str:
     return value
 
 
-Name: TypeAlias = Annotated[str, PlainValidator(_name), WithJsonSchema(shapes.NAME)]
-Entry: TypeAlias = Annotated[str, PlainValidator(reading.entry_name), WithJsonSchema(shapes.ENTRY)]
+Name: TypeAlias = Annotated[str, PlainValidator(_name), WithJsonSchema(schema_shapes.NAME)]
+Entry: TypeAlias = Annotated[str, PlainValidator(shorthand.entry_name), WithJsonSchema(schema_shapes.ENTRY)]
 Line: TypeAlias = Annotated[str, Field(max_length=500), AfterValidator(_line)]
-Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(reading.quotas), WithJsonSchema(shapes.QUOTAS)]
+Quotas: TypeAlias = Annotated[tuple[Quota, ...], PlainValidator(shorthand.quotas), WithJsonSchema(schema_shapes.QUOTAS)]
 Cost: TypeAlias = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
@@ -143,13 +143,13 @@ class EntryOptions(_Record):
 
 def _key(value: object, info: ValidationInfo) -> tuple[KeyPart, ...]:
     if value is not None:
-        return reading.key_parts(value)
+        return shorthand.key_parts(value)
     return _unless_limit(info, "the entries to count by, such as api_key | ip, or [] for one counter")
 
 
 def _quota(value: object, info: ValidationInfo) -> tuple[Quota, ...]:
     if value is not None:
-        return reading.quotas(value)
+        return shorthand.quotas(value)
     return _unless_limit(info, "a quota, such as 100/minute")
 
 
@@ -175,13 +175,13 @@ class Rule(_Record):
     """Rules with a smaller number come first."""
     action: Literal["limit", "deny", "allow"] = "limit"
     """Whether requests that match are counted, refused, or let pass."""
-    match: Annotated[Condition | None, PlainValidator(reading.condition), WithJsonSchema({})] = None
+    match: Annotated[Condition | None, PlainValidator(shorthand.condition), WithJsonSchema({})] = None
     """Which requests the rule is for; by default all."""
-    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key), WithJsonSchema(shapes.KEY)] = Field(
+    key: Annotated[tuple[KeyPart, ...], PlainValidator(_key), WithJsonSchema(schema_shapes.KEY)] = Field(
         default=None, validate_default=True
     )
     """Whose requests are counted together: entries, `|` for "or else"; [] for one counter."""
-    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota), WithJsonSchema(shapes.QUOTAS)] = Field(
+    quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota), WithJsonSchema(schema_shapes.QUOTAS)] = Field(
         default=None, validate_default=True, alias="quota"
     )
     """How much, in which time; of several, all must have room."""
@@ -193,7 +193,7 @@ class Rule(_Record):
     """Whether it applies, only reports what it would have refused, or is not there at all."""
     on_failure: Literal["local", "open", "closed"] | None = None
     """What happens when the store cannot answer: this host counts for itself, requests pass, or are refused."""
-    deadline: Annotated[float | None, PlainValidator(reading.seconds), WithJsonSchema(shapes.DURATION)] = None
+    deadline: Annotated[float | None, PlainValidator(shorthand.seconds), WithJsonSchema(schema_shapes.DURATION)] = None
     """How long the store may take to answer, such as 20ms."""
     priority: Literal["critical", "high", "normal", "low"] = "normal"
     """Which requests go first when not all can be asked about."""
@@ -219,13 +219,13 @@ class Override(_Record):
 
     rule: Name
     """The id of the rule."""
-    who: Annotated[Mapping[str, tuple[str, ...]], PlainValidator(reading.who), WithJsonSchema(shapes.WHO)] = Field(
-        alias="for", repr=False
+    who: Annotated[Mapping[str, tuple[str, ...]], PlainValidator(shorthand.who), WithJsonSchema(schema_shapes.WHO)] = (
+        Field(alias="for", repr=False)
     )
     """Entries and their values; of several entries, all must fit."""
     quotas: Annotated[Quotas, Field(alias="quota")]
     """What applies instead of the quotas of the rule and its tiers."""
-    until: Annotated[datetime, PlainValidator(reading.instant), WithJsonSchema(shapes.INSTANT)]
+    until: Annotated[datetime, PlainValidator(shorthand.instant), WithJsonSchema(schema_shapes.INSTANT)]
     """When it ends, with an offset from UTC."""
     description: Line | None = None
     """What it is for."""

@@ -20,13 +20,54 @@ from penstock.clock import Micros
 from penstock.errors import InvalidRequest
 from penstock.model import check_units, new
 from penstock.rules.compiled import CompiledRule
-from penstock.rules.course import Course, Plan, course_of, merged
 from penstock.rules.entries import ABSENT
-from penstock.rules.matching import Index, Slots, Values
-from penstock.rules.retiring import retire, retired, sweep
+from penstock.rules.index import Index, Slots, Values
+from penstock.rules.plan import Course, Plan, course_of, merged
 
 if TYPE_CHECKING:
     from penstock.rules.model import Override, RuleFile
+
+
+# ---------------------------------------------------------------- retiring
+
+
+# Sets of rules that nobody uses any more are taken apart a little at a time.
+#
+# Freeing ten thousand rules at once takes some 30 milliseconds in which no other thread of the process runs, and it is
+# whoever finishes last with an old set who would pay for it. So a set that is dropped leaves its parts here, and each
+# later request throws two of them away.
+
+
+retired: list[list[Any]] = []
+"""Lists of parts that are only waiting to be thrown away."""
+
+AT_ONCE = 2
+MOST = 64
+"""So many lists may wait, those of some ten sets; where nobody asks, nobody sweeps, and more are freed at once."""
+
+SMALL = 256
+"""So few are freed in less time than a decision takes to be made some dozen times; they are not worth the trouble."""
+
+
+def retire(*lists: list[Any]) -> None:
+    """Let the contents of these lists be freed bit by bit. Nobody else may use them."""
+    retired.extend([parts for parts in lists if len(parts) > SMALL])
+    del retired[:-MOST]
+
+
+def sweep() -> None:
+    """Free a little of what is there."""
+    try:
+        parts = retired[-1]
+        del parts[-AT_ONCE:]
+        if not parts:
+            retired.remove(parts)
+    except (IndexError, ValueError):  # another thread was quicker
+        pass
+
+
+# ---------------------------------------------------------------- ruleset
+
 
 Descriptor: TypeAlias = Mapping[str, Any]
 """What is known of a request: names of entries, and their texts."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from penstock.rules.model import RuleFile
-from penstock.rules.shapes import DEFINITIONS, MATCH
+from penstock.rules.schema_shapes import DEFINITIONS, MATCH
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAMED = ("$defs", "patternProperties", "properties")

@@ -24,7 +24,7 @@ _UNKNOWN = Head(404, _HEADERS)
 
 
 class FollowedRules(Protocol):
-    """What is to be known of the rules in force; `penstock.rules.reload.RuleSource` is such."""
+    """What is to be known of the rules in force; `penstock.rules.source.RuleSource` is such."""
 
     faults: tuple[Any, ...]
 

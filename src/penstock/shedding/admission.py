@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from penstock.errors import InvalidOption, shown
+
 SHED = "shed"
 
 
@@ -52,3 +54,21 @@ class Admission(NamedTuple):
         if self.admitted:
             return f"Admission({self.priority}: admitted)"
         return f"Admission({self.priority}: {self.reason} by {self.by}, retry after {self.retry_after:g} s)"
+
+
+# ---------------------------------------------------------------- priorities
+
+
+# The classes of traffic, from what must not be lost to what nobody would miss. Four: more cannot be told apart.
+
+
+CRITICAL = "critical"
+PRIORITIES = (CRITICAL, "high", "normal", "low")
+"""The most important first."""
+
+RANKS = {priority: rank for rank, priority in enumerate(PRIORITIES)}
+
+
+def unknown_priority(priority: object) -> InvalidOption:
+    """The error for what is not one of them."""
+    return InvalidOption(f"priority {shown(priority)}: expected {', '.join(PRIORITIES[:-1])} or {PRIORITIES[-1]}")

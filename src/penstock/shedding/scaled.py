@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.clock import Clock, Micros
+from penstock.engine.options import micros, rising, whole
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, LimitScaled, nobody, tell
 from penstock.quota import Quota
-from penstock.shedding.checks import micros, rising, whole
-from penstock.shedding.gauges import Gauges, Signal
-from penstock.shedding.looks import Looking
-from penstock.shedding.smoothing import Smoothed
+from penstock.shedding.levels import Smoothed
+from penstock.shedding.signals import Gauges, Looking, Signal
 
 NEARLY = 7 / 8
 AMOUNTS = ("limit", "burst", "queue")

@@ -4,8 +4,8 @@
 when it has taken all the rest. Never more than that is admitted, from however many threads.
 
 **Pressure** acts slowly: the longer the signals stay high, the larger a share of requests is refused, `low` first,
-then `normal`, then `high`; see `penstock.shedding.level`. Pressure is what the highest signal says, averaged over about
-as long as one step up takes.
+then `normal`, then `high`; see `penstock.shedding.levels`. Pressure is what the highest signal says, averaged over
+about as long as one step up takes.
 
 `critical` is never refused, and at any moment a class is refused only if every lower one is too.
 """
@@ -19,18 +19,14 @@ from math import ceil
 from typing import NamedTuple
 
 from penstock.clock import SECOND, Clock, Micros
+from penstock.engine.options import is_number, micros, rising
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody, tell
 from penstock.events import Shedding as SheddingChanged
 from penstock.model import new
-from penstock.shedding.admission import SHED, Admission
-from penstock.shedding.checks import is_number, micros, rising
-from penstock.shedding.gauges import Gauges, Reading, Signal
-from penstock.shedding.in_flight import InFlight
-from penstock.shedding.level import Pace, State, shed_share, stepped, steps_into
-from penstock.shedding.looks import Looking
-from penstock.shedding.priorities import CRITICAL, PRIORITIES, RANKS, unknown_priority
-from penstock.shedding.smoothing import Smoothed
+from penstock.shedding.admission import CRITICAL, PRIORITIES, RANKS, SHED, Admission, unknown_priority
+from penstock.shedding.levels import Pace, Smoothed, State, shed_share, stepped, steps_into
+from penstock.shedding.signals import Gauges, InFlight, Looking, Reading, Signal
 
 LOOKS_PER_RISE = 5
 

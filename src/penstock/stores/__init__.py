@@ -7,10 +7,10 @@ from types import ModuleType
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
+from penstock.engine.protocols import AsyncStore, DirectAmends, DirectAsk, DirectOnce, InProcess, Store
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
-from penstock.stores.base import AsyncStore, DirectAmends, DirectAsk, DirectOnce, InProcess, Store
-from penstock.stores.memory import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
+from penstock.stores.memory.store import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
 
 MEMORY = "memory"
 WAYS = ("", "s", "+unix", "+sentinel", "s+sentinel", "+cluster", "s+cluster")

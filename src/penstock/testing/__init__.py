@@ -2,7 +2,7 @@
 
 - `StoreConformance`, `AsyncStoreConformance`: pytest classes to subclass; see `penstock.testing.conformance`.
 - `Oracle`: the brute-force model they compare a store with, for tests of your own.
-- the fault rig, for stores on servers: `penstock.testing.servers`, `.faults`, `.history`, `.fixtures`.
+- `CallHistory` in `penstock.testing.history`: whether what callers saw could have been decided by an exact limiter.
 """
 
 import pytest

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from penstock.clock import ManualClock, Micros
+from penstock.engine.protocols import Store
 from penstock.model import Acquire, Amend, Amended, Ask, Charge, Decision, Key, Op, Outcome, Receipt, Verdict
 from penstock.quota import CONCURRENCY, MIN_INTERVAL, Identity, Quota
-from penstock.stores.base import Store
 from penstock.testing.oracle import Answered, Charged, Expected, Oracle
 from penstock.testing.promises import Admission, History
 

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.clock import ManualClock, Micros
+from penstock.engine.protocols import AsyncStore, Store
 from penstock.model import Op, Outcome
-from penstock.stores.base import AsyncStore, Store
 from penstock.testing.examples.calendars import CalendarExamples
 from penstock.testing.examples.ids import IdExamples
 from penstock.testing.examples.keys import KeyExamples
@@ -31,7 +31,7 @@ from penstock.testing.examples.queues import QueueExamples
 from penstock.testing.examples.refunds import RefundExamples
 from penstock.testing.examples.reports import ReportExamples
 from penstock.testing.examples.requests import RequestExamples
-from penstock.testing.examples.settling import SettlingExamples
+from penstock.testing.examples.settlements import SettlingExamples
 from penstock.testing.examples.times import TimeExamples
 from penstock.testing.kit import Kit
 from penstock.testing.machine import Laws

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.clock import SECOND, ManualClock
+from penstock.engine.protocols import Store
 from penstock.model import Acquire, Amend, Amended, AmendVerb, Ask, Charge, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import RATES, Quota
-from penstock.stores.base import Store
 from penstock.testing.agreement import SideBySide
 
 for_every_algorithm = pytest.mark.parametrize("algorithm", RATES)

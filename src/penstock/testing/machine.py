@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.clock import ManualClock, Micros
+from penstock.engine.protocols import Store
 from penstock.model import MAX_COST, Acquire, Amend, Ask, Charge, Op, Receipt, Reset, Verdict
 from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
-from penstock.stores.base import Store
 from penstock.testing.agreement import Held, SideBySide
-from penstock.testing.oracle_calendar import period_of
+from penstock.testing.oracle.calendar import period_of
 from penstock.testing.world import LIMITS, SPENDS, WAITS, World, limits, scales, themes
 
 DRAINING = (*BUCKETS, MIN_INTERVAL, "leaky_bucket")

@@ -13,9 +13,9 @@ from fractions import Fraction
 from typing import cast
 
 from penstock.clock import Micros
-from penstock.periods import CalendarPeriod
 from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
-from penstock.testing.oracle_calendar import period_of
+from penstock.quota.periods import CalendarPeriod
+from penstock.testing.oracle.calendar import period_of
 
 
 @dataclass(eq=False, slots=True)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.clock import SECOND, Micros
 from penstock.model import Ask, Key
-from penstock.periods import CalendarPeriod
 from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, LOGGED, MAX_LIMIT, MAX_LOG, MAX_PERIOD, Quota
-from penstock.testing.oracle_calendar import period_of
+from penstock.quota.periods import CalendarPeriod
+from penstock.testing.oracle.calendar import period_of
 
 KEYS: tuple[Key, ...] = ("a", ("a", "b"))
 START: Micros = 1_700_000_000 * SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from penstock.cli.frames import Look, frame, quantile, read
+from penstock.cli.figures import Look, frame, quantile, read
 from penstock.cli.top import rendered
 
 BEFORE = """

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Quota
-from penstock.client.answers import TokenVerdict
-from penstock.client.exchange import Lost, Question, to_repeat
-from penstock.client.plan import id_text, outcome, question_of, ruling
-from penstock.client.replies import Reply
+from penstock.client.codec import TokenVerdict, id_text, outcome, question_of, ruling
+from penstock.client.http import Lost, Question, Reply, to_repeat
 from penstock.errors import CostExceedsLimit, InvalidInput, InvalidReceipt, InvalidRequest
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Reset, Verdict
 

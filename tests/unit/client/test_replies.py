@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.replies import MAX_BODY, MAX_HEAD, BadReply, Replies, Reply
+from penstock.client.http import MAX_BODY, MAX_HEAD, BadReply, Replies, Reply
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Name:  value \r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n"

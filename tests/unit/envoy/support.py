@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.clock import ManualClock
+from penstock.engine.engine import Now
 from penstock.limiter import Limiter
+from penstock.service.envoy.by_config import ShouldRateLimit
 from penstock.service.envoy.config import Config
-from penstock.service.envoy.limiting import ShouldRateLimit
-from penstock.service.envoy.planning import Conduct
+from penstock.service.envoy.config_files import File, Options, read
+from penstock.service.envoy.plans import Conduct
 from penstock.service.envoy.protocol import RateLimitRequest, RateLimitResponse
-from penstock.service.envoy.reading import File, Options, read
-from penstock.service.running import Now
 
 OK, OVER = 1, 2
 

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import InvalidRules
 from penstock.quota import Quota
-from penstock.service.envoy import reading
+from penstock.service.envoy import config_files
 from penstock.service.envoy.config import Config, Entry, Pattern
-from penstock.service.envoy.reading import File, Options, read
+from penstock.service.envoy.config_files import File, Options, read
 
 NESTED = """
 domain: mongo_cps
@@ -192,7 +192,7 @@ def test_anchors_and_merge_keys_are_followed() -> None:
 
 
 def test_aliases_cannot_unfold_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_DESCRIPTORS", 1_000)
+    monkeypatch.setattr(config_files, "MAX_DESCRIPTORS", 1_000)
     merging = "\n".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60))
     assert "unknown key" in faults(f"domain: d\nm0: &m0 {{key: x}}\n{merging}\n<<: *m59\n")[0]
     lists = "\n".join(

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.rules.parsing import parse
-from penstock.service.envoy.converting import convert
+from penstock.rules.parser import parse
+from penstock.service.envoy.convert import convert
 from tests.unit.envoy.support import Bench
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidOption
+from penstock.service.envoy.config_files import Options
 from penstock.service.envoy.environment import Deployment, read_environment
-from penstock.service.envoy.planning import Conduct
-from penstock.service.envoy.reading import Options
-from penstock.settings import Settings, load
-from penstock.stores.redis.settings import read_url
+from penstock.service.envoy.plans import Conduct
+from penstock.service.settings import Settings, load
+from penstock.stores.redis.config import read_url
 
 
 def test_without_variables_nothing_is_said() -> None:

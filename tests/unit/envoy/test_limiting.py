@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from google.protobuf.json_format import MessageToDict
 
+from penstock.engine.engine import Done
 from penstock.errors import StoreError
 from penstock.model import Failed, Op, Verdict
-from penstock.service.envoy.planning import Conduct
-from penstock.service.envoy.reading import Options
-from penstock.service.running import Done
+from penstock.service.envoy.config_files import Options
+from penstock.service.envoy.plans import Conduct
 from tests.unit.envoy.support import OK, OVER, Asked, Bench, request
 
 LIMITS = """
@@ -328,7 +328,7 @@ def test_a_new_configuration_counts_at_once_and_keeps_what_was_counted() -> None
 
 
 def test_plans_of_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.service.envoy.limiting.MAX_PLANS", 10)
+    monkeypatch.setattr("penstock.service.envoy.by_config.MAX_PLANS", 10)
     bench = Bench(LIMITS)
     for number in range(50):
         bench.one("edge", {"two": f"{number}"})
@@ -338,7 +338,7 @@ def test_plans_of_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.service.envoy.limiting.monotonic", lambda: 100.0)
+    monkeypatch.setattr("penstock.service.envoy.by_config.monotonic", lambda: 100.0)
     bench = Bench(LIMITS)
     asked: list[tuple[int, int | None]] = []
 

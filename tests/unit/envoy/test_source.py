@@ -8,7 +8,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.errors import InvalidRules
-from penstock.service.envoy.source import ConfigSource
+from penstock.service.envoy.config_source import ConfigSource
 
 LIMIT = "descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]"
 

@@ -6,21 +6,12 @@ import gzip
 
 import pytest
 
-from penstock.service.envoy import watching
+from penstock.service.envoy import health
+from penstock.service.envoy.health import MAX_QUESTION, HealthWatch
 from penstock.service.envoy.protocol import HEALTH_WATCH, HealthCheckRequest
-from penstock.service.envoy.watching import MAX_QUESTION, HealthWatch
-from penstock.service.grpc_framing import pack
+from penstock.service.grpc import pack
 from penstock.service.wire.calls import Header
-from penstock.service.wire.http2.frames import (
-    DATA,
-    END_HEADERS,
-    HEADERS,
-    Code,
-    Setting,
-    frame,
-    reset,
-    settings,
-)
+from penstock.service.wire.http2.frames import DATA, END_HEADERS, HEADERS, Code, Setting, frame, reset, settings
 from tests.unit.service.http2 import Talk, block, request
 
 WATCH: tuple[Header, ...] = (
@@ -136,7 +127,7 @@ def test_who_has_gone_is_forgotten() -> None:
 
 
 def test_there_is_an_end_to_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "MAX_WATCHERS", 1)
+    monkeypatch.setattr(health, "MAX_WATCHERS", 1)
     rig = Rig()
     rig.talk.send(request(1, WATCH, question()))
     rig.talk.said()

@@ -14,7 +14,7 @@ from penstock import AsyncLimiter, ManualClock, RateLimited
 from penstock.enforcer import AsyncEnforcer
 from penstock.middleware.aiohttp import RateLimit, visit_of
 from penstock.middleware.gate import unless_server_error
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 
 PEER = "ip=127.0.0.1"

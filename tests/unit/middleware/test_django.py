@@ -18,9 +18,9 @@ from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidOption
 from penstock.middleware.django import RateLimitMiddleware, rate_limit
 from penstock.middleware.gate import unless_server_error
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.testing.processes import wait_until
+from tests.rig.processes import wait_until
 from tests.unit.flaky import Flaky
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.django_shop import Throttle, throttled

@@ -13,7 +13,7 @@ from penstock.errors import InvalidOption
 from penstock.middleware import flask as adapter
 from penstock.middleware.flask import RateLimit
 from penstock.middleware.gate import unless_server_error
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 
 CLIENT = "127.0.0.1"

@@ -12,7 +12,7 @@ from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimit
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import CostExceedsLimit, InvalidOption
 from penstock.middleware.gate import Options, Refusal, failed_logins, refusal_of, unless_server_error
-from penstock.middleware.passing import AsyncGate, BlockingGate, Passage
+from penstock.middleware.passage import AsyncGate, BlockingGate, Passage
 from penstock.middleware.request import Request
 from penstock.shedding import InFlight, Shedder
 from tests.unit.flaky import Flaky

@@ -16,9 +16,9 @@ from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.middleware.gate import unless_server_error
 from penstock.middleware.grpc import AsyncRateLimitInterceptor, Call, GrpcRequest, RateLimitInterceptor, visit
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.testing.processes import wait_until
+from tests.rig.processes import wait_until
 from tests.unit.flaky import Flaky
 
 PEER = "ip=127.0.0.1"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from penstock.errors import InvalidOption
-from penstock.middleware.identity import MAX_HOP, MAX_HOPS, TrustedProxies, forwarded_for, node_address
+from penstock.rules.client_ip import MAX_HOP, MAX_HOPS, TrustedProxies, forwarded_for, node_address
 
 PROXY = "10.0.0.1"
 CLIENT = "192.0.2.7"

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import AsyncLimiter
 from penstock.middleware.asgi import RateLimitMiddleware
-from penstock.middleware.workers import workers
+from penstock.middleware.worker_count import workers
 from tests.unit.middleware.asgi_support import DistantStore, answering
 
 

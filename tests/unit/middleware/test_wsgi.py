@@ -15,7 +15,7 @@ from penstock.enforcer import Enforcer
 from penstock.errors import InvalidOption, RateLimited
 from penstock.middleware.gate import failed_logins, unless_server_error
 from penstock.middleware.wsgi import RateLimitMiddleware, WSGIRequest
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from tests.unit.flaky import Flaky
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.service.wire.calls import Call, Head, Header, Peer
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.rules.support import rule_set
 
 

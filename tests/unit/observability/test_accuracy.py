@@ -14,7 +14,7 @@ from penstock.observability import accuracy
 from penstock.observability.accuracy import Account, Judge, Observed, Sampler, Seen, counter_of, is_measured
 from penstock.observability.metrics import Metrics
 from penstock.observability.shared import prepare
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.observability.support import Samples, enforcer
 
 MINUTE: Micros = 60 * SECOND

@@ -13,9 +13,9 @@ import pytest
 from penstock import Limiter, ManualClock
 from penstock.errors import InvalidOption
 from penstock.events import LimitScaled, RulesLoaded, RulesRefused, Shedding
+from penstock.observability.fanout import Hooks, Observers
 from penstock.observability.logs import DenialLog, EventLog, Form, configure, hashed
-from penstock.observability.several import Hooks, Observers
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.observability.support import enforcer
 
 SECRET = b"of-the-test"

@@ -29,7 +29,7 @@ from penstock.observability import metrics as module
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
 
 

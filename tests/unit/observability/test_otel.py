@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from penstock.errors import InvalidOption
-from penstock.observability.otel import Traced, from_environment
+from penstock.service.traces import Traced, from_environment
 from penstock.service.wire.calls import Call, Head
 from tests.unit.observability.support import Scrape
 

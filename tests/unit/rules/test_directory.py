@@ -11,8 +11,7 @@ import pytest
 from penstock.clock import SECOND
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import LayerFailed
-from penstock.rules.directory import AsyncKeyDirectory, KeyDirectory
-from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
+from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyRecord, KeyTable, hash_key
 
 SECRET = b"0123456789abcdef"
 NOW = 1_700_000_000 * SECOND

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import InvalidRules
 from penstock.rules import document
-from penstock.rules.flaws import MAX_FLAWS
+from penstock.rules.faults import MAX_FLAWS
 from penstock.rules.model import MAX_RULES
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 
 
 def _value(text: str) -> object:

@@ -17,12 +17,11 @@ from penstock.events import Decided
 from penstock.headers import HeaderWriter
 from penstock.layers.fallback import Fallback
 from penstock.model import Failed, Op, Outcome
-from penstock.rules.directory import AsyncKeyDirectory, KeyDirectory
-from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
+from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyRecord, KeyTable, hash_key
 from penstock.rules.ruleset import RuleSet
-from penstock.ruling import Ruling
+from penstock.rules.ruling import Ruling
 from penstock.shedding import InFlight, Shedder
-from penstock.stores.memory import AsyncMemoryStore, MemoryStore
+from penstock.stores.memory.store import AsyncMemoryStore, MemoryStore
 from tests.unit.rules.support import rule_set
 
 SECRET = b"0123456789abcdef"

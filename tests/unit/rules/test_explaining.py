@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.unit.rules.support import rule_set
 
 SECRETS = {"api_key": "sk-secret-key", "user": "carol@example.org", "ip": "198.51.100.77"}

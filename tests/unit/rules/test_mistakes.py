@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidInput, InvalidRules
-from penstock.rules.parsing import load, parse
+from penstock.rules.parser import load, parse
 
 MISTAKES = sorted((Path(__file__).parent / "mistakes").glob("*.yaml"))
 

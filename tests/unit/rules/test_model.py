@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from penstock import Quota
 from penstock.errors import InvalidQuota, InvalidRules
-from penstock.quota_text import read_duration
-from penstock.rules import reading
+from penstock.quota.text import read_duration
+from penstock.rules import shorthand
 from penstock.rules.conditions import All, Cidr, Condition, Equals, Glob, Not, OneOf, Prefix, Present
 from penstock.rules.conditions import Any as AnyOf
-from penstock.rules.flaws import Flawed
+from penstock.rules.faults import Flawed
 from penstock.rules.model import CostFrom, EntryOptions, Override, Rule, RuleFile
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 
 RULE = {"id": "api", "key": "ip", "quota": "100/minute"}
 
@@ -55,10 +55,10 @@ CONDITIONS: list[tuple[dict[str, Any], Condition, str]] = [
     ("written", "meant", "said"), CONDITIONS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_match_is_read_and_said_in_words(written: dict[str, Any], meant: Condition, said: str) -> None:
-    condition = reading.condition(written)
+    condition = shorthand.condition(written)
     assert condition == meant
     assert str(condition) == said
-    assert reading.condition(condition) is condition
+    assert shorthand.condition(condition) is condition
     assert hash(condition) == hash(meant)
 
 
@@ -79,13 +79,13 @@ def test_several_quotas_can_be_written_in_one_text_or_in_a_list(written: object)
 
 def test_a_list_of_quotas_says_which_of_them_is_wrong() -> None:
     with pytest.raises(Flawed) as caught:
-        reading.quotas(["10/second", "1/eon", "0/day"])
+        shorthand.quotas(["10/second", "1/eon", "0/day"])
     assert [(flaw.path, flaw.value) for flaw in caught.value.flaws] == [((1,), "1/eon"), ((2,), "0/day")]
 
 
 def test_two_equal_intervals_would_be_one_counter() -> None:
     with pytest.raises(Flawed, match="two quotas with one counter"):
-        reading.quotas("10/second min_interval 1s; 100/minute min_interval 1s")
+        shorthand.quotas("10/second min_interval 1s; 100/minute min_interval 1s")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_keys_are_parts_with_fallbacks(written: object, meant: tuple[tuple[str, 
 )
 def test_other_keys_are_refused(written: object) -> None:
     with pytest.raises(Flawed):
-        reading.key_parts(written)
+        shorthand.key_parts(written)
 
 
 @pytest.mark.parametrize(("written", "meant"), [("20ms", 0.02), ("1 s", 1.0), ("60s", 60.0), ("1us", 1e-6), (0.5, 0.5)])
@@ -120,7 +120,7 @@ def test_deadlines_are_durations(written: object, meant: float) -> None:
 )
 def test_other_deadlines_are_refused(written: object) -> None:
     with pytest.raises(Flawed, match="a duration"):
-        reading.seconds(written)
+        shorthand.seconds(written)
 
 
 def test_durations_read_as_in_quotas() -> None:
@@ -134,7 +134,7 @@ def test_durations_read_as_in_quotas() -> None:
     "written", ["2026-06-05T18:00:00Z", "2026-06-05T20:00:00+02:00", "2026-06-05 18:00+00:00", "20260605T180000Z"]
 )
 def test_an_instant_is_the_same_wherever_it_is_read(written: str) -> None:
-    assert reading.instant(written) == datetime(2026, 6, 5, 18, tzinfo=UTC)
+    assert shorthand.instant(written) == datetime(2026, 6, 5, 18, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_instant_is_the_same_wherever_it_is_read(written: str) -> None:
 )
 def test_other_instants_are_refused(written: object) -> None:
     with pytest.raises(Flawed, match="offset from UTC"):
-        reading.instant(written)
+        shorthand.instant(written)
 
 
 # ---------------------------------------------------------------- rules and files

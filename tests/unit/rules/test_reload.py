@@ -15,7 +15,7 @@ from penstock.clock import ManualClock
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import RulesLoaded, RulesRefused
 from penstock.rules.model import RuleFile
-from penstock.rules.reload import RuleSource
+from penstock.rules.source import RuleSource
 
 GOOD = "rules:\n  - {{id: {0}, key: ip, quota: 100/minute}}\n"
 BAD = "rules:\n  - {id: first, key: ip, quota: 100/fortnight}\n"

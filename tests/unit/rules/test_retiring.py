@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.rules.retiring import AT_ONCE, retire, retired, sweep
-from penstock.rules.ruleset import RuleSet
+from penstock.rules.ruleset import AT_ONCE, RuleSet, retire, retired, sweep
 from tests.unit.rules.support import NOW, rule_set
 
 MANY = 600

@@ -18,14 +18,12 @@ from penstock.enforcer import Enforcer
 from penstock.errors import InvalidOption, InvalidRequest, InvalidRules
 from penstock.layers.fallback import Fallback
 from penstock.model import Failed, Op, Outcome
-from penstock.rules.directory import KeyDirectory
+from penstock.rules.api_keys import KeyDirectory, KeyRecord, KeyTable, hash_key
 from penstock.rules.entries import reader
 from penstock.rules.globs import GlobTree
-from penstock.rules.key_table import KeyRecord, KeyTable, hash_key
-from penstock.rules.parsing import parse
-from penstock.rules.reload import RuleSource
-from penstock.rules.retiring import MOST, retired
-from penstock.rules.ruleset import RuleSet
+from penstock.rules.parser import parse
+from penstock.rules.ruleset import MOST, RuleSet, retired
+from penstock.rules.source import RuleSource
 from tests.unit.rules.support import NOW, rule_set
 
 IP = {"ip": "192.0.2.7"}

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from penstock import Limiter, ManualClock
 from penstock.clock import Micros
 from penstock.enforcer import Enforcer
+from penstock.engine.engine import Done, Now
 from penstock.layers import Layer
 from penstock.model import Op, Outcome, Verdict
-from penstock.rules.parsing import parse
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.service.api import Api
-from penstock.service.deciding import Decider
-from penstock.service.running import Done, Now
+from penstock.service.decisions import Decider
 from penstock.service.wire.calls import Call, Head, Header, Peer
 from tests.unit.support import Passing
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import hpack
 
-from penstock.service.wire.calls import Call, Head, Header, Peer
-from penstock.service.wire.exchanges import Openers
+from penstock.service.wire.calls import Call, Head, Header, Openers, Peer
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     DATA,

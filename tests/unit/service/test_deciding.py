@@ -8,16 +8,16 @@ import pytest
 from penstock import AsyncLimiter
 from penstock.clock import monotonic
 from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.engine.engine import Soon
+from penstock.engine.protocols import Unobserved
 from penstock.errors import InvalidCost, InvalidOption, PenstockError, StoreError
 from penstock.events import Decided
 from penstock.model import Failed
-from penstock.rules.directory import AsyncKeyDirectory
-from penstock.rules.parsing import parse
+from penstock.rules.api_keys import AsyncKeyDirectory
+from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from penstock.ruling import Ruling
-from penstock.service.deciding import Asked, Decider, Result
-from penstock.service.observing import Unobserved
-from penstock.service.running import Soon
+from penstock.rules.ruling import Ruling
+from penstock.service.decisions import Asked, Decider, Result
 from tests.unit.service.desk import RULES, Desk
 
 ALICE = {"path": "/orders/1", "user": "alice"}

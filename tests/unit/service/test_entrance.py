@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.wire.entrance import ALPN, PROTOCOLS, Spoken, choose
-from penstock.service.wire.http1 import Http1
+from penstock.service.wire.http1.connection import Http1
+from penstock.service.wire.protocols import ALPN, PROTOCOLS, Spoken, choose
 from penstock.service.wire.tls import names_of
 
 LONG = Spoken("other", b"PRI * OTHER", Http1)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.clock import monotonic
-from penstock.service.grpc import Grpc, Message, Status
-from penstock.service.grpc_framing import Unreadable, pack, pack_gzip, unpack
+from penstock.service.grpc import Grpc, Message, Status, Unreadable, pack, pack_gzip, unpack
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
 TYPE = (b"content-type", b"application/grpc")

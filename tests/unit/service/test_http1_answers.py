@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.wire.answers import encode_answer
 from penstock.service.wire.calls import Head
-from penstock.service.wire.requests import Request
+from penstock.service.wire.http1.head import Request
+from penstock.service.wire.http1.responses import encode_answer
 
 DATE = b"date: now\r\n"
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.service.wire.chunks import Unchunker
+from penstock.service.wire.http1.chunked import Unchunker
 from penstock.service.wire.limits import Limits
-from penstock.service.wire.refusals import Refused
+from penstock.service.wire.problems import Refused
 
 LIMITS = Limits(head=100, body=1000)
 

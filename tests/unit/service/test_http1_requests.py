@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.service.wire.http1.head import Request, Requests, read_request
 from penstock.service.wire.limits import Limits
-from penstock.service.wire.refusals import Refused
-from penstock.service.wire.requests import Request, Requests, read_request
+from penstock.service.wire.problems import Refused
 
 LIMITS = Limits(head=2048, headers=20, body=1000)
 

@@ -3,9 +3,8 @@
 import hpack
 import pytest
 
-from penstock.service.wire.http2.fields import Decoder, encode, is_sound
 from penstock.service.wire.http2.frames import Code, Fault
-from penstock.service.wire.http2.huffman import decode as from_huffman
+from penstock.service.wire.http2.hpack import Decoder, encode, from_huffman, is_sound
 
 PLENTY = 65_536
 FIRST = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]

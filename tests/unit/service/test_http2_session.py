@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.service.wire.calls import Head, Header
-from penstock.service.wire.exchanges import Exchange
+from penstock.service.wire.calls import Exchange, Head, Header
 from penstock.service.wire.http2.control import PARTING
 from penstock.service.wire.http2.frames import (
     ACK,

@@ -11,7 +11,7 @@ from penstock.errors import InvalidOption, InvalidReceipt
 from penstock.model import MAX_KEY_PART, MAX_KEY_PARTS, Charge, Receipt
 from penstock.quota import Quota
 from penstock.service.api.quotas import TOGETHER
-from penstock.service.tokens import Tokens
+from penstock.service.receipts import Tokens
 
 NOW = 1_700_000_000 * SECOND
 TOKENS = Tokens(b"a secret for all")

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.service.wire.calls import Connection, Handler
 from penstock.service.wire.limits import Limits
+from penstock.service.wire.loop_batch import Turns
 from penstock.service.wire.traffic import Traffic
-from penstock.service.wire.turns import Turns
 
 
 class Line(Connection):

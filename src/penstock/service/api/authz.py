@@ -28,10 +28,10 @@ from urllib.parse import unquote_to_bytes
 from penstock.errors import InvalidOption, PenstockError, shown
 from penstock.headers import HeaderWriter
 from penstock.middleware.gate import API_KEY_HEADER, Refusal, refusal_of
-from penstock.middleware.identity import TrustedProxies
 from penstock.model import Verdict
+from penstock.rules.client_ip import TrustedProxies
 from penstock.service.api.problems import Unacceptable, answer_of, note
-from penstock.service.deciding import Batch, Decider, Result
+from penstock.service.decisions import Batch, Decider, Result
 from penstock.service.wire.calls import Call, Head, Header
 
 UNDER = b"/v1/authz/"
@@ -54,7 +54,7 @@ class AuthzOptions(NamedTuple):
 
     - `api_key_header`: where clients send their key; the entry `api_key`.
     - `trusted_proxies`, `forwarded_header`: how far the header that tells the client's address is believed, see
-      `penstock.middleware.identity`. By default one proxy, the one that asks.
+      `penstock.rules.client_ip`. By default one proxy, the one that asks.
     - `entries`: more entries of the descriptor, and the headers they are read from.
     """
 

@@ -15,19 +15,19 @@ from typing import TypeAlias, cast
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import Decoder
 
+from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
-from penstock.front import all_renewed, amended_by, verdict_of
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
 from penstock.model import Amend, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import CONCURRENCY
-from penstock.rules.explaining import Explanation
+from penstock.rules.explain import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
 from penstock.service.api.quotas import Named
 from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
-from penstock.service.deciding import Batch, Decider, Result, Then
-from penstock.service.tokens import Tokens
+from penstock.service.decisions import Batch, Decider, Result, Then
+from penstock.service.receipts import Tokens
 
 MAX_BATCH = 1_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.engine.engine import Runner
+from penstock.engine.protocols import Observer
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
@@ -9,10 +11,8 @@ from penstock.service.api.authz import Authz, AuthzOptions
 from penstock.service.api.endpoints import Endpoints, Reply
 from penstock.service.api.problems import TYPE, Unacceptable, answer_of, note
 from penstock.service.api.verdicts import Verdicts
-from penstock.service.deciding import Batch, Decider
-from penstock.service.observing import Observer
-from penstock.service.running import Runner
-from penstock.service.tokens import Tokens
+from penstock.service.decisions import Batch, Decider
+from penstock.service.receipts import Tokens
 from penstock.service.wire.calls import Call, Head
 
 JSON = Head(200, [(b"content-type", b"application/json")])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.engine.operations import Front
 from penstock.errors import InvalidQuota
-from penstock.front import Front
 from penstock.quota import Identity
 from penstock.service.api.bodies import JsonQuota
 

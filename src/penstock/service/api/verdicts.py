@@ -9,10 +9,10 @@ from msgspec import UNSET
 from penstock.clock import SECOND
 from penstock.headers import OK, TOO_MANY, HeaderWriter
 from penstock.model import NOT_CHARGED, Verdict
-from penstock.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
+from penstock.rules.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
 from penstock.service.api import bodies
 from penstock.service.api.bodies import encode
-from penstock.service.tokens import Tokens
+from penstock.service.receipts import Tokens
 
 STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
 _NO_QUOTA = frozenset((UNLIMITED, BLOCKED, SHED))

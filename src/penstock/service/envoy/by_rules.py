@@ -18,15 +18,15 @@ from typing import Any
 
 from penstock.errors import CostExceedsLimit, InvalidInput, InvalidRequest
 from penstock.quota import MAX_LIMIT, Quota
-from penstock.ruling import Ruling
-from penstock.service.deciding import Batch, Decider, Result
+from penstock.rules.ruling import Ruling
+from penstock.service.decisions import Batch, Decider, Result
 from penstock.service.envoy import answers
 from penstock.service.envoy.answers import OK, OVER_LIMIT
+from penstock.service.envoy.by_config import ROUTE, Question
 from penstock.service.envoy.config import DOMAIN, ENTRIES, UNITS, UNITS_BY_NUMBER
-from penstock.service.envoy.limiting import ROUTE, Question
-from penstock.service.envoy.planning import PLAIN_OK, UNLIMITED_OK, read_request
+from penstock.service.envoy.plans import PLAIN_OK, UNLIMITED_OK, read_request
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
-from penstock.service.grpc_framing import Status
+from penstock.service.grpc import Status
 
 log = logging.getLogger("penstock.service")
 

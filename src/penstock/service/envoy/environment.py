@@ -16,8 +16,8 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from penstock.errors import InvalidOption, shown
-from penstock.service.envoy.planning import Conduct
-from penstock.service.envoy.reading import Options
+from penstock.service.envoy.config_files import Options
+from penstock.service.envoy.plans import Conduct
 from penstock.stores.redis.keys import MAX_PREFIX
 
 DEFAULT_ROOT = "/srv/runtime_data/current"

@@ -1,15 +1,16 @@
 """`grpc.health.v1`: whether the service answers, for Envoy's and Kubernetes' gRPC probes.
 
-This is `Check`, which both of them call; `Watch` is in `penstock.service.envoy.watching`.
+This is `Check`, which both of them call; `Watch` is in `penstock.service.envoy.health`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.service.envoy.limiting import Question
+from penstock.service.envoy.by_config import Question
 from penstock.service.envoy.protocol import HEALTH_CHECK, DecodeError, HealthCheckRequest
-from penstock.service.grpc_framing import Status
+from penstock.service.grpc import NOT_GRPC, TYPE, Status, Unreadable, encoding_of, fail, pack, unpack
+from penstock.service.wire.calls import Exchange, Head
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 NAMES = ("", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit")
@@ -36,3 +37,106 @@ class HealthCheck:
                 message.answer(answer)
             else:
                 message.fail(Status.NOT_FOUND, "unknown service")
+
+
+# ---------------------------------------------------------------- watching
+
+
+# `grpc.health.v1` Watch: how the service is, told at once and again when that changes.
+#
+# Clients that balance load themselves keep one such stream open. Traffic stops coming here once, when the service
+# drains: everybody is told, and the streams end, for they would keep their connections from closing.
+
+
+SERVICE_UNKNOWN = b"\x08\x03"
+MAX_WATCHERS = 4_096
+"""They stay as long as they like, so there is an end to how many. Beyond that the method is as if it were not there:
+any other error would tell clients that the service is not well, and whoever fills the places could say so to all."""
+MAX_QUESTION = 1_024
+"""Bytes."""
+
+_HEAD = Head(200, [TYPE])
+_DRAINING = ((b"grpc-status", b"%d" % Status.UNAVAILABLE), (b"grpc-message", b"draining"))
+
+
+class HealthWatch:
+    """All who watch. `ready` says whether traffic should come here; once it does not, it never will again."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self.ready = ready
+        self.watchers: set[Watcher] = set()
+
+    def open(self, exchange: Exchange) -> Watcher:
+        """Somebody wants to watch."""
+        watcher = Watcher(self, exchange)
+        if len(self.watchers) >= MAX_WATCHERS:
+            watcher.refuse(Status.UNIMPLEMENTED, "too many who watch")
+        else:
+            self.watchers.add(watcher)
+        return watcher
+
+    def tell(self) -> None:
+        """Tell everybody how the service is now: for whoever has changed that."""
+        for watcher in tuple(self.watchers):
+            watcher.tell()
+
+
+class Watcher:
+    """One who watches."""
+
+    __slots__ = ("_exchange", "_known", "_over", "_question", "_watch")
+
+    def __init__(self, watch: HealthWatch, exchange: Exchange) -> None:
+        self._watch, self._exchange = watch, exchange
+        self._question: bytes | None = b""  # as far as it has come; None once it is understood
+        self._known = False  # whether it asks about something that there is
+        self._over = False
+
+    def received(self, data: bytes) -> None:
+        if self._question is None or self._over:
+            return
+        self._question += data
+        if len(self._question) > MAX_QUESTION:
+            self.refuse(Status.RESOURCE_EXHAUSTED, f"a question: expected at most {MAX_QUESTION} bytes")
+
+    def ended(self) -> None:
+        encoding = encoding_of(self._exchange.headers)
+        if self._over or self._question is None:
+            return
+        if encoding is None or self._exchange.method != b"POST":
+            self._exchange.answer(NOT_GRPC, b"expected a POST of application/grpc\n")
+            self.lost()
+            return
+        try:
+            self._known = HealthCheckRequest.FromString(unpack(self._question, encoding, MAX_QUESTION)).service in NAMES
+        except Unreadable as reason:
+            self.refuse(reason.status, reason.text)
+        except DecodeError:
+            self.refuse(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest")
+        else:
+            self._question = None
+            self._exchange.start(_HEAD)
+            if not self._known:
+                self._exchange.send(pack(SERVICE_UNKNOWN))
+            self.tell()
+
+    def lost(self) -> None:
+        self._over = True
+        self._watch.watchers.discard(self)
+
+    def refuse(self, status: Status, text: str) -> None:
+        fail(self._exchange, status, text)
+        self.lost()
+
+    def tell(self) -> None:
+        """How the service is now."""
+        ready = self._watch.ready()
+        if self._question is not None:
+            if not ready:
+                self.refuse(Status.UNAVAILABLE, "draining")
+            return
+        if self._known:
+            self._exchange.send(pack(SERVING if ready else NOT_SERVING))
+        if not ready:
+            self._exchange.finish(_DRAINING)
+            self.lost()

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from penstock.clock import SystemClock
-from penstock.service.wire.calls import Connection
-from penstock.service.wire.exchanges import Openers
-from penstock.service.wire.http2.fields import encode
+from penstock.service.wire.calls import Connection, Openers
+from penstock.service.wire.http1.head import Requests
+from penstock.service.wire.http2.hpack import encode
 from penstock.service.wire.limits import Limits
-from penstock.service.wire.requests import Requests
-from penstock.service.wire.turns import Turns
+from penstock.service.wire.loop_batch import Turns
 
 
 class Traffic:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.dialing import refusal
-from penstock.stores.redis.settings import Node, Settings
+from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.connection import packed, refusal
 from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, together, wrong_answer
-from penstock.stores.redis.wire import packed
 
 WITNESSES = 3
 """How many nodes are asked in one look."""

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from penstock.errors import InvalidOption, shown
 from penstock.model import Key, new
-from penstock.periods import CalendarPeriod
 from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Quota
+from penstock.quota.periods import CalendarPeriod
 
 DEFAULT_PREFIX = "pk1"
 MAX_PREFIX = 13

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
+from penstock.engine.guard import Guards
 from penstock.events import Hook
 from penstock.events import nobody as nobody_told
 from penstock.model import Failed, Key, Op, Outcome, check_key
 from penstock.quota import Quota
 from penstock.stores.redis.cluster import OfCluster
-from penstock.stores.redis.dialing import check
-from penstock.stores.redis.errand import Errand
-from penstock.stores.redis.facts import inspect
-from penstock.stores.redis.guard import Guards
-from penstock.stores.redis.link import Exchange, Link, NoAnswer
-from penstock.stores.redis.loop_store import LoopStore
-from penstock.stores.redis.sentinels import OfSentinels
-from penstock.stores.redis.settings import Node, Settings, read_client, read_url
-from penstock.stores.redis.spread import MAX_OPS, Groups, one_partition, spread
-from penstock.stores.redis.talk import Talk
+from penstock.stores.redis.commands import Talk
+from penstock.stores.redis.config import Node, Settings, read_client, read_url
+from penstock.stores.redis.connection import check
+from penstock.stores.redis.loop import LoopStore
+from penstock.stores.redis.pool import Exchange, Link, NoAnswer
+from penstock.stores.redis.redirects import Errand
+from penstock.stores.redis.scatter import MAX_OPS, Groups, one_partition, spread
+from penstock.stores.redis.sentinel import OfSentinels
+from penstock.stores.redis.server_checks import inspect
 from penstock.stores.redis.topology import REPLACED, Fixed, Topology, nobody
 
 if TYPE_CHECKING:

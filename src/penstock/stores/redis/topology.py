@@ -26,13 +26,12 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from penstock.clock import SECOND, monotonic
+from penstock.engine.lifetime import Token
+from penstock.engine.lifetime import nobody as nobody_at_work
 from penstock.model import Failed
-from penstock.stores.redis.dialing import named
-from penstock.stores.redis.replies import MAX_TEXT, failed_by, not_sent
-from penstock.stores.redis.settings import Node, Settings
-from penstock.stores.redis.token import Token
-from penstock.stores.redis.token import nobody as nobody_at_work
-from penstock.stores.redis.wire import Wire
+from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.connection import Wire, named
+from penstock.stores.redis.errors import MAX_TEXT, failed_by, not_sent
 
 Answer = TypeVar("Answer")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.service.wire.http2.fields import TABLE_SIZE
+from penstock.service.wire.http2.flood import Patience
 from penstock.service.wire.http2.frames import (
     ACK,
     FRAME_SIZE,
@@ -21,7 +21,7 @@ from penstock.service.wire.http2.frames import (
     settings,
     window_update,
 )
-from penstock.service.wire.http2.patience import Patience
+from penstock.service.wire.http2.hpack import TABLE_SIZE
 from penstock.service.wire.http2.streams import Streams
 from penstock.service.wire.limits import Limits
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.service.wire.calls import Call, Header, Peer
-from penstock.service.wire.exchanges import Listener, Openers
+from penstock.service.wire.calls import Call, Header, Listener, Openers, Peer
 from penstock.service.wire.http2.control import CONNECTION_WINDOW, Control
-from penstock.service.wire.http2.fields import Decoder, encode
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     END_HEADERS,
@@ -33,10 +31,11 @@ from penstock.service.wire.http2.frames import (
     unpadded,
     window_update,
 )
-from penstock.service.wire.http2.refusals import refuse_body, refuse_head
-from penstock.service.wire.http2.requests import Request, check_trailers, read
+from penstock.service.wire.http2.head import Request, check_trailers, read
+from penstock.service.wire.http2.hpack import Decoder, encode
 from penstock.service.wire.http2.streams import Stream, Streams
 from penstock.service.wire.limits import Limits
+from penstock.service.wire.problems import refuse_body, refuse_head
 
 KNOWN, KNOWN_SIZE = 64, 1_024
 """How many header blocks are remembered, and how large one may be."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.service.wire.calls import Head, Header, Peer
-from penstock.service.wire.exchanges import Exchange, Listener
-from penstock.service.wire.http2.fields import NO_TABLE, encode
+from penstock.service.wire.calls import Exchange, Head, Header, Listener, Peer
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     DATA,
@@ -27,7 +25,8 @@ from penstock.service.wire.http2.frames import (
     frame_head,
     reset,
 )
-from penstock.service.wire.http2.requests import Request
+from penstock.service.wire.http2.head import Request
+from penstock.service.wire.http2.hpack import NO_TABLE, encode
 
 DROPPED = 256
 """How many streams that we have reset are remembered."""

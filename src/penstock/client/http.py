@@ -1,0 +1,258 @@
+"""From bytes to replies: the client's half of HTTP/1.1, without I/O.
+
+Replies come in the order of the requests. One that is malformed, too large or without a length ends the connection: who
+cannot tell where a reply ends cannot tell whose the next one is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+from weakref import WeakSet
+
+from penstock.clock import SECOND, Micros
+from penstock.engine.breaker import CLOSED, HALF_OPEN, Breaker, Limits, State
+from penstock.errors import InvalidOption, StoreError, shown
+from penstock.events import BreakerChanged, Hook, tell
+from penstock.model import Failed
+
+MAX_HEAD = 65_536
+MAX_BODY = 16 * 1_048_576
+MAX_SIZE_LINE = 1_024
+BODILESS = (204, 304)
+
+
+class BadReply(Exception):
+    """What came is not HTTP, or more than a service says."""
+
+
+class Reply(NamedTuple):
+    """One reply; names of headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Replies:
+    """Collects bytes until they are replies. `last` is true once the peer said that no more will follow."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._head: tuple[int, dict[str, str]] | None = None
+        self._length: int | None = None  # of a body that says so; None: it comes in chunks
+        self._chunks = bytearray()
+        self.last = False
+
+    def feed(self, data: bytes) -> list[Reply]:
+        """The replies that `data` completes."""
+        self._bytes += data
+        found: list[Reply] = []
+        while not self.last:
+            if self._head is None and not self._read_head():
+                break
+            body = self._read_chunks() if self._length is None else self._read_plain(self._length)
+            if body is None or self._head is None:
+                break
+            status, headers = self._head
+            self._head = None
+            if status >= 200:  # what comes before is not the reply yet
+                found.append(Reply(status, headers, body))
+                self.last = headers.get("connection", "").lower() == "close"
+        return found
+
+    def _read_head(self) -> bool:
+        end = self._bytes.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._bytes) > MAX_HEAD:
+                raise BadReply(f"a head of more than {MAX_HEAD} bytes")
+            return False
+        first, *lines = bytes(self._bytes[:end]).decode("latin-1").split("\r\n")
+        del self._bytes[: end + 4]
+        version, _, rest = first.partition(" ")
+        status = rest[:3]
+        if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit() and len(status) == 3):
+            raise BadReply("not HTTP/1.1")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise BadReply("a header without a name")
+            headers[name.lower()] = value.strip()
+        self._head = int(status), headers
+        self._length = _length(int(status), headers)
+        return True
+
+    def _read_plain(self, length: int) -> bytes | None:
+        if len(self._bytes) < length:
+            return None
+        body = bytes(self._bytes[:length])
+        del self._bytes[:length]
+        return body
+
+    def _read_chunks(self) -> bytes | None:
+        """The body, once its last chunk is there."""
+        while True:
+            end = self._bytes.find(b"\r\n", 0, MAX_SIZE_LINE)
+            if end < 0:
+                if len(self._bytes) >= MAX_SIZE_LINE:
+                    raise BadReply("a chunk without a size")
+                return None
+            size = _chunk_size(bytes(self._bytes[:end]))
+            if len(self._chunks) + size > MAX_BODY:
+                raise BadReply(f"a body of more than {MAX_BODY} bytes")
+            start = end + 2
+            if len(self._bytes) < start + size + 2:
+                return None
+            if self._bytes[start + size : start + size + 2] != b"\r\n":
+                raise BadReply("a chunk that does not end (trailers are not understood)")
+            self._chunks += self._bytes[start : start + size]
+            del self._bytes[: start + size + 2]
+            if size == 0:
+                body, self._chunks = bytes(self._chunks), bytearray()
+                return body
+
+
+def _length(status: int, headers: dict[str, str]) -> int | None:
+    """How long the body is; None if that will be seen."""
+    if status < 200 or status in BODILESS:
+        return 0
+    if "transfer-encoding" in headers:
+        if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
+            raise BadReply("a body of unknown coding")
+        return None
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit() and len(length) < 20):
+        raise BadReply("a body of unknown length")
+    if int(length) > MAX_BODY:
+        raise BadReply(f"a body of more than {MAX_BODY} bytes")
+    return int(length)
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 16 or digits.translate(None, b"0123456789abcdefABCDEF"):
+        raise BadReply("a chunk without a size")
+    return int(digits, 16)
+
+
+# ---------------------------------------------------------------- exchange
+
+
+# What is asked of a service, what may come back, and what that says of the service: shared by both kinds of links.
+
+
+DEFAULT_TIMEOUT = 0.25
+"""Seconds that a call may take, connecting included."""
+
+LONGEST_TIMEOUT = 3_600
+UNWELL = (500, 502, 504)
+
+log = logging.getLogger("penstock.client")
+
+
+class Question(NamedTuple):
+    """One request.
+
+    - `safe`: asking twice does no more than asking once, so a lost answer may be asked for again.
+    """
+
+    path: bytes
+    body: bytes | None
+    safe: bool
+
+
+class Lost(NamedTuple):
+    """No reply came. `ended`: because the connection did, so that another one may do better."""
+
+    why: str
+    charged: Literal["no", "unknown"]
+    ended: bool = False
+
+
+Heard: TypeAlias = Reply | Lost
+
+
+def to_repeat(questions: Sequence[Question], heard: Sequence[Heard]) -> list[int]:
+    """Which questions to ask once more: their connection ended, and they were not taken or may be asked twice."""
+    return [
+        position
+        for position, (question, one) in enumerate(zip(questions, heard, strict=True))
+        if isinstance(one, Lost) and one.ended and (one.charged == "no" or question.safe)
+    ]
+
+
+class Guard:
+    """Watches over the calls to a service: one that keeps failing is not asked for a moment, so that nobody waits."""
+
+    def __init__(self, place: str, timeout: float, hook: Hook) -> None:
+        self.place, self._hook = place, hook
+        self.timeout = check_timeout(timeout)
+        self._untold: deque[tuple[State, State, str]] = deque()
+        self.breaker = Breaker(Limits(slow=timeout, probing=max(timeout * 2, 1.0)), self._changed, random.random)
+        _alive.add(self)
+
+    def refusal(self, now: float) -> Lost | None:
+        """Why not to ask now, if so."""
+        if self.breaker.state == CLOSED:
+            return None
+        admitted = self.breaker.admits(now)
+        self._tell()
+        return None if admitted else Lost(f"not asked, because of {self.breaker.why}", "no")
+
+    def heard(self, heard: Sequence[Heard], began: float, now: float) -> None:
+        """What became of calls that were asked together."""
+        lost = next((one.why for one in heard if isinstance(one, Lost)), None)
+        unwell = next(
+            (f"status {one.status}" for one in heard if isinstance(one, Reply) and one.status in UNWELL), None
+        )
+        if lost or unwell:
+            self.breaker.failed(began, now, lost or unwell or "")
+        else:
+            self.breaker.succeeded(began, now)
+        self._tell()
+
+    def _changed(self, was: State, state: State, why: str) -> None:
+        self._untold.append((was, state, why))  # and told when the breaker is not locked any more
+
+    def _tell(self) -> None:
+        while self._untold:
+            try:
+                was, state, why = self._untold.popleft()
+            except IndexError:  # another thread tells
+                return
+            level = logging.DEBUG if HALF_OPEN in (was, state) and state != CLOSED else logging.WARNING
+            log.log(level, "service at %s: breaker %s, it was %s (%s)", self.place, state, was, why)
+            tell(self._hook, BreakerChanged(self.place, was, state, why))
+
+    def within(self, deadline: Micros | None) -> float:
+        """How many seconds a call may take."""
+        return self.timeout if deadline is None else min(self.timeout, deadline / SECOND)
+
+    def failed(self, lost: Lost) -> Failed:
+        """What an operation came to that was lost."""
+        return Failed(StoreError(f"service at {self.place}: {lost.why}", transient=True), lost.charged)
+
+
+def check_timeout(timeout: float) -> float:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not 0 < timeout <= LONGEST_TIMEOUT:
+        raise InvalidOption(f"timeout {shown(timeout)}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}")
+    return float(timeout)
+
+
+_alive: WeakSet[Guard] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Whoever held a lock when the child was forked is not there to give it up."""
+    for guard in list(_alive):
+        guard.breaker.unlock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""The seam between front ends and stores: operations go in, outcomes come out."""

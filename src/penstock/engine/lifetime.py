@@ -1,0 +1,48 @@
+"""What a forked child begins anew: requests and event loops of the parent are not the child's, nor are held locks."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Renewable(Protocol):
+    """Something that holds what a child must not inherit."""
+
+    def _renew(self) -> None:
+        """Begin anew."""
+
+
+def renew_in_children(one: Renewable) -> None:
+    """Have `one` begin anew in every child, as long as it lives."""
+    _alive.add(one)
+
+
+def _after_fork_in_child() -> None:
+    for one in list(_alive):
+        one._renew()
+
+
+_alive: WeakSet[Renewable] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# ---------------------------------------------------------------- token
+
+
+# Who is at work, as others know it: by a token that is gone with whoever holds it, however that ended.
+#
+# An interrupt (Ctrl-C) may end a caller between any two steps: also between noting that a thread is at work, and
+# starting it.
+
+
+class Token:
+    """Whoever holds it is at work; when he is gone, for whatever reason, so is it. Others hold a weak reference."""
+
+    __slots__ = ("__weakref__",)
+
+
+def nobody() -> None:
+    """What a reference to somebody who is gone says."""

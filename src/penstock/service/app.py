@@ -1,0 +1,368 @@
+"""The only place that knows which classes a service is made of, and puts them together.
+
+    store ─▶ limiter ─▶ enforcer ─▶ Decider ─▶ Api ─┐
+             rules, keys ──┘                        ├─▶ Routes ─▶ Guarded ─▶ Server ◀─ sockets
+                              Health, Metrics ──────┘
+
+`Service` is one worker: all of the above, made from `Settings`. `run` serves until it is told to stop; `supervise` has
+several processes do so, each of them a `penstock serve` of its own that inherits the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from secrets import token_bytes, token_hex
+from shutil import rmtree
+from socket import socket
+from typing import Any, Protocol
+
+from penstock.clock import SECOND, Micros
+from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.engine.engine import Now, Runner, Soon
+from penstock.engine.protocols import Observer
+from penstock.errors import InvalidOption, InvalidRules
+from penstock.events import Hook
+from penstock.limiter import AsyncLimiter, Limiter
+from penstock.observability.accuracy import Sampler
+from penstock.observability.fanout import Hooks, Observers
+from penstock.observability.logs import DenialLog, EventLog
+from penstock.observability.metrics import Metrics
+from penstock.observability.shared import prepare
+from penstock.rules.api_keys import KeyDirectory, KeyTable
+from penstock.rules.model import RuleFile
+from penstock.rules.ruleset import RuleSet
+from penstock.rules.source import RuleSource
+from penstock.service.api import Api, AuthzOptions
+from penstock.service.auth import Guarded
+from penstock.service.decisions import Decider
+from penstock.service.envoy.config_source import ConfigSource
+from penstock.service.envoy.environment import read_environment
+from penstock.service.envoy.json_api import HEALTHCHECK
+from penstock.service.envoy.protocol import HEALTH_CHECK
+from penstock.service.envoy.service import Parts, by_rules, configured
+from penstock.service.grpc import Grpc
+from penstock.service.health import LIVE, READY, Health
+from penstock.service.routes import Routes
+from penstock.service.settings import Settings
+from penstock.service.sockets import make_room
+from penstock.service.supervisor import Onlooker, Supervisor
+from penstock.service.wire.calls import Handler
+from penstock.service.wire.server import Server
+from penstock.service.wire.tls import Tls
+from penstock.service.worker import READY as IS_READY
+from penstock.service.worker import Inherited
+
+log = logging.getLogger("penstock.service")
+
+NO_RULES = RuleSet(RuleFile(empty=True))
+METRICS = b"/metrics"
+OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
+"""What may be asked without saying who asks."""
+
+FIGURES = "PENSTOCK_INHERITED_FIGURES"
+"""Where the workers of a supervisor pool their figures."""
+
+TRACES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Any of these turns traces on."""
+
+_CALLS = "acquire authz check check/batch explain hold peek refund release renew reserve reset settle"
+PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
+"""By which a trace may name a call: what else its path says is the client's business."""
+
+REACHING: Micros = SECOND
+"""How long a worker waits for its store before it answers without."""
+
+LINGER = 1.0
+"""Seconds, at most, in which clients are told that their connection closes."""
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a service at work."""
+
+    def ready(self, service: Service) -> None:
+        """It answers from now on. On its event loop."""
+
+    def abandoned(self) -> bool:
+        """Whether the terminal is gone in which it was shown."""
+
+
+class Service:
+    """One worker. Made outside an event loop: whatever is wrong with settings and rules is raised here.
+
+    - `worker`: which one it is, where there are several; `figures`: the directory in which they pool their figures.
+    """
+
+    def __init__(self, settings: Settings, worker: str = "1", figures: Path | None = None) -> None:
+        self.settings = settings
+        self._secret = settings.token_secret or token_bytes(32)
+        self._keys_refused = False
+        self.metrics = Metrics(figures, worker)
+        self._hook: Hook = Hooks(self.metrics, EventLog())
+        self._config = _envoy_config(settings, self._hook)
+        self.rules: RuleSource[Any] = (
+            RuleSource(settings.rules, RuleSet, hook=self._hook)
+            if self._config is None or settings.has_rules
+            else self._config
+        )
+        self._limiter, self._enforcer, runner = self._decisions()
+        beside = self._config if self._config is not self.rules else None
+        self.health = Health(self.rules, self._breakers, self._refused, envoy_config=beside)
+        observer = self._observer()
+        decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
+        api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
+        self.envoy = self._asked_by_envoy(decider, runner, observer)
+        self._tls = _tls(settings)
+        handler, self._end_traces = _traced(self._guarded(self._routes(api)))
+        self.server = Server(handler, limits=settings.limits, tls=self._tls, openers=self.envoy.openers)
+        self.metrics.watch(store=self._limiter.store, rules=self.rules, connections=lambda: self.server.connections)
+
+    async def run(self, sockets: Sequence[socket], ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. `ready` is called when connections are accepted."""
+        self.rules.start()
+        if self._config is not None:
+            self._config.start()
+        self.metrics.start()
+        await self._reach()
+        await self.server.listen(sockets)
+        gc.collect()
+        gc.freeze()  # what is here now stays: no collection need look at it again
+        ready()
+        await stop.wait()
+        self.health.draining = True
+        self.envoy.watch.tell()
+        drain = self.settings.drain_seconds
+        log.info("draining: %s connections, at most %g s", self.server.connections, drain)
+        await self.server.drain(drain, linger=min(LINGER, drain / 4))
+        await self._close()
+
+    async def _reach(self) -> None:
+        """Connect to the store before anybody asks: what a decision may take is too short for that. Changes nothing."""
+        limiter = self._limiter
+        if isinstance(limiter, AsyncLimiter):  # with many keys, so that each node of a cluster is asked for some
+            ops = [limiter._acquire(f"penstock {n}", "1/second", 0, dry=True) for n in range(64)]
+            await limiter._driver.run(ops, REACHING)
+
+    def reload(self) -> None:
+        """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""
+        self.rules.ask()
+        if self._config is not None and self._config is not self.rules:
+            self._config.ask()
+        if self._tls is not None:
+            self._tls.renew()
+        if self._enforcer.directory is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._reload_keys)
+
+    def _reload_keys(self) -> None:
+        """On a thread, because a million keys take a while; the directory is swapped by one assignment."""
+        try:
+            self._enforcer.directory = _directory(self.settings, self._hook)
+            self._keys_refused = False
+        except (InvalidOption, InvalidRules) as error:
+            self._keys_refused = True
+            log.error("keys were refused, and stay as they were: %s", error)
+
+    # ------------------------------------------------------------ wiring
+
+    def _decisions(self) -> tuple[Limiter | AsyncLimiter, Enforcer | AsyncEnforcer, Runner]:
+        """Who decides: at once where the counters are in this process, else by asking the store."""
+        settings = self.settings
+        directory = _directory(settings, self._hook)
+        rules = NO_RULES if self.rules is self._config else self.rules
+        if not settings.shared:
+            limiter = Limiter(settings.store, hook=self._hook)
+            return limiter, Enforcer(rules, limiter, directory=directory), Now(limiter)
+        waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
+        return waiting, AsyncEnforcer(rules, waiting, directory=directory), Soon(waiting)
+
+    def _asked_by_envoy(self, decider: Decider, runner: Runner, observer: Observer) -> Parts:
+        """What Envoy asks: by its own configuration if there is one, else by the rules."""
+        settings = self.settings
+
+        def ready() -> bool:
+            return self.health.state().ready
+
+        if self._config is None:
+            return by_rules(decider, ready=ready)
+        parts = configured(
+            self._config,
+            runner,
+            ready=ready,
+            conduct=read_environment(os.environ).conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
+            observer=observer,
+            budget=decider.budget,
+        )
+        if parts.counts is not None:
+            self.metrics.watch(hits=parts.counts.read)
+        return parts
+
+    def _routes(self, api: Api) -> Handler:
+        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}
+        if self.settings.metrics:
+            exact[METRICS] = self.metrics
+        grpc = Grpc(self.envoy.methods)
+        return Routes(
+            exact, dict.fromkeys(self.envoy.services, grpc), otherwise=api
+        )  # which knows what to say of a path that is none
+
+    def _guarded(self, handler: Handler) -> Handler:
+        tokens, names = self.settings.tokens, self.settings.client_names
+        return Guarded(handler, tokens, OPEN, names=names) if tokens or names else handler
+
+    def _breakers(self) -> Mapping[str, str]:
+        breakers = getattr(self._limiter.store, "breakers", None)
+        states: Mapping[str, str] = breakers() if breakers is not None else {}
+        return states
+
+    def _refused(self) -> Iterator[str]:
+        """Files that were refused, beside rules and configuration; what was read before them is still in use."""
+        if self._keys_refused:
+            yield "keys: the file was refused"
+        if self._tls is not None and self._tls.flaw:
+            yield "certificate: the files were refused"
+
+    def _observer(self) -> Observer:
+        """Everybody who is told of decisions."""
+        settings = self.settings
+        observers: list[Observer] = [self.metrics]
+        if settings.metrics and settings.accuracy_share:
+            # Several hosts may share a store; what is only in memory is shared with nobody.
+            sampler = Sampler(self._secret, complete=not settings.shared, share=settings.accuracy_share)
+            self.metrics.watch(sampler=sampler)
+            observers.append(sampler)
+        if settings.log_denials:
+            observers.append(DenialLog(self._secret, per_second=settings.log_denials))
+        return observers[0] if len(observers) == 1 else Observers(*observers)
+
+    async def _close(self) -> None:
+        self.rules.close()
+        if self._config is not None:
+            self._config.close()
+        self.metrics.close()
+        self._end_traces()
+        if isinstance(self._limiter, AsyncLimiter):
+            await self._limiter.close()
+        else:
+            self._limiter.close()
+
+
+def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
+    """The configuration by which Envoy is answered, if there is one."""
+    if settings.envoy_config is None:
+        return None
+    options = read_environment(os.environ).options._replace(count_denied=settings.envoy_count_denied)
+    return ConfigSource(settings.envoy_config, options, hook=hook)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited: Inherited | None = None) -> None:
+    """Serve in this process, until SIGTERM or SIGINT; SIGHUP reloads. With a supervisor, until that is gone as well."""
+
+    missing = make_room(service.settings.limit_connections)
+    if missing:
+        log.warning("%s", missing)
+
+    async def serve() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if watcher.abandoned() else service.reload())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # held back until now: see penstock.cli
+        loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
+        if inherited is not None:
+            loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)
+
+        def ready() -> None:
+            if inherited is not None:
+                inherited.report(IS_READY)
+            watcher.ready(service)
+
+        await service.run(sockets, ready, stop)
+        if inherited is not None:
+            loop.remove_reader(inherited.channel)
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve())
+
+
+def supervise(
+    settings: Settings, command: Sequence[str], sockets: Sequence[int], onlooker: Callable[[Path], Onlooker]
+) -> int:
+    """Have `command` run as several workers that inherit `sockets`. The exit code."""
+    figures = prepare(Path(tempfile.mkdtemp(prefix="penstock-")))
+    environment = dict(os.environ) | {FIGURES: str(figures)}
+    if settings.token_secret is None:  # the workers of this host agree at least with each other
+        environment["PENSTOCK_TOKEN_SECRET"] = token_hex(32)
+    try:
+        return Supervisor(
+            command,
+            sockets,
+            settings.workers,
+            drain=settings.drain_seconds,
+            environment=environment,
+            onlooker=onlooker(figures),
+        ).run()
+    finally:
+        rmtree(figures, ignore_errors=True)
+
+
+def worker_of(settings: Settings, inherited: Inherited) -> Service:
+    """The service of a process that a supervisor started."""
+    return Service(settings, str(inherited.number), Path(os.environ[FIGURES]))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _traced(handler: Handler) -> tuple[Handler, Callable[[], None]]:
+    """The handler, with traces if OpenTelemetry's variables ask for them; and what to call in the end."""
+    asked = next((name for name in TRACES if os.environ.get(name, "none") != "none"), None)
+    if asked is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return handler, lambda: None
+    try:
+        from penstock.service.traces import from_environment
+    except ModuleNotFoundError:
+        raise InvalidOption(f"{asked}: traces need the extra otel (pip install 'penstock[otel]')") from None
+    traced = from_environment(handler, [*PATHS, LIVE, READY, METRICS])
+    return traced, traced.close
+
+
+def _tls(settings: Settings) -> Tls | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return Tls(settings.tls_certificate, settings.tls_key, settings.tls_clients)
+
+
+def _authz(settings: Settings) -> AuthzOptions:
+    return AuthzOptions(settings.api_key_header, settings.trusted_proxies, settings.forwarded_header)
+
+
+def _directory(settings: Settings, hook: Hook) -> KeyDirectory | None:
+    if settings.keys is None or settings.keys_secret is None:
+        return None
+    return KeyDirectory(KeyTable.load(settings.keys), settings.keys_secret, hook=hook)
+
+
+def _with_deadline(settings: Settings) -> str:
+    """The URL of the store, which gives up when the budget is spent unless it says otherwise itself."""
+    url = settings.store
+    if "deadline=" in url.partition("?")[2]:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}deadline={settings.store_budget_ms / 1_000:g}"

@@ -1,0 +1,80 @@
+"""What a service that Envoy asks is made of.
+
+parts = configured("config", Now(limiter), ready=lambda: True)    # or by_rules(decider, ready=...)
+Grpc(parts.methods)                                               # ShouldRateLimit and health
+Routes(exact={**parts.handlers, ...}, ...)                        # /json and /healthcheck
+Server(..., openers=parts.openers)                                # who watches health
+parts.source.start()                                              # follows its folder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from penstock.clock import Micros, SystemClock
+from penstock.engine.engine import Runner
+from penstock.engine.protocols import Observer
+from penstock.service.decisions import BUDGET, Decider
+from penstock.service.envoy.by_config import ShouldRateLimit
+from penstock.service.envoy.by_rules import ByRules
+from penstock.service.envoy.config_source import ConfigSource
+from penstock.service.envoy.health import HealthCheck, HealthWatch
+from penstock.service.envoy.json_api import HEALTHCHECK, JSON_PATH, HealthPage, Json
+from penstock.service.envoy.plans import Conduct
+from penstock.service.envoy.protocol import HEALTH_WATCH
+from penstock.service.envoy.stats import Counts
+from penstock.service.grpc import Method
+from penstock.service.wire.calls import Handler, Openers
+
+
+class Parts(NamedTuple):
+    """What a service that Envoy asks is made of.
+
+    - `methods`: of gRPC; for `Grpc`.
+    - `handlers`: by path; for `Routes`.
+    - `watch`: those who want to know how the service is; it is told when that changes.
+    - `counts`: hits by limit, for whoever exports them; None where Penstock's own rules are in force.
+    """
+
+    methods: tuple[Method, ...]
+    handlers: Mapping[bytes, Handler]
+    watch: HealthWatch
+    counts: Counts | None = None
+
+    @property
+    def openers(self) -> Openers:
+        """Calls that both sides go on with; for `Server`."""
+        return {HEALTH_WATCH: self.watch.open}
+
+    @property
+    def services(self) -> tuple[bytes, ...]:
+        """What the paths of all methods of its services begin with, those that it does not have included."""
+        return tuple(method.path[: method.path.rindex(b"/") + 1] for method in self.methods)
+
+
+def configured(
+    source: ConfigSource,
+    runner: Runner,
+    *,
+    ready: Callable[[], bool],
+    conduct: Conduct = Conduct(),  # noqa: B008
+    observer: Observer | None = None,
+    budget: Micros = BUDGET,
+    time_ns: Callable[[], int] = SystemClock.time_ns,
+) -> Parts:
+    """The service by a configuration of envoyproxy/ratelimit."""
+    options = source.options
+    conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
+    method = ShouldRateLimit(source, runner, conduct, observer=observer, budget=budget, time_ns=time_ns)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready), method.counts)
+
+
+def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
+    """The service by Penstock's own rules."""
+    method = ByRules(decider)
+    return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready))
+
+
+def _handlers(method: ShouldRateLimit | ByRules, ready: Callable[[], bool]) -> Mapping[bytes, Handler]:
+    return {JSON_PATH: Json(method.handle), HEALTHCHECK: HealthPage(ready)}

@@ -1,0 +1,228 @@
+"""How the values of settings are read: from text (flags, environment) or from what a TOML file holds.
+
+A reader takes a value as it was written and returns it as it is used, or raises `Unreadable`, which says what was
+expected. Whether a value may be quoted is for others to know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from penstock.errors import InvalidOption
+from penstock.rules.client_ip import TrustedProxies
+from penstock.service.sockets import Address
+from penstock.stores import open_store
+
+T = TypeVar("T")
+
+Reader: TypeAlias = Callable[[object], T]
+Proxies: TypeAlias = int | tuple[str, ...]
+
+FROM_FILE = "file:"
+MIN_SECRET = 16
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+[0-9A-Za-z]*\]|[0-9A-Za-z._-]*|\*):([0-9]{1,5})")
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_HARMLESS = re.compile(r"(deadline|connections|waiting|breaker_\w+|prefix|namespace|partitions|db|max_keys)=[^&#]*")
+_NAMED = ("password", "secret", "sentinel_password", "sentinel_username", "username")
+
+
+class Unreadable(ValueError):
+    """A value that cannot be used; the message is what was expected in its place."""
+
+
+def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
+    """Several values: a list, or text with commas between them."""
+
+    def read_all(value: object) -> tuple[T, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            parts = [parts]
+        parts = [part.strip() if isinstance(part, str) else part for part in parts]
+        return tuple([read(part) for part in parts if part != ""])
+
+    return read_all
+
+
+def some(read: Reader[T]) -> Reader[tuple[T, ...]]:
+    """Several values, one at least."""
+    read_all = several(read)
+
+    def read_some(value: object) -> tuple[T, ...]:
+        return read_all(value) or (read(""),)  # which says what is expected
+
+    return read_some
+
+
+def address(value: object) -> Address:
+    if isinstance(value, str):
+        if value.startswith("unix:") and 0 < len(path := value.removeprefix("unix:")) <= 100 and "\0" not in path:
+            return Address(path=path)
+        found = _HOST_AND_PORT.fullmatch(value)
+        if found and int(found[2]) <= 65_535:
+            host = found[1].strip("[]")
+            return Address("" if host == "*" else host, int(found[2]))
+    raise Unreadable("host:port, [v6]:port or unix:path (of at most 100 characters)")
+
+
+def path(value: object) -> Path:
+    if isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    raise Unreadable("the path of a file")
+
+
+def existing(value: object) -> Path:
+    found = path(value)
+    if not found.is_file():
+        raise Unreadable("the path of a file that exists")
+    return found
+
+
+def whole(least: int, most: int) -> Reader[int]:
+    def read(value: object) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise Unreadable(f"a whole number, {least} to {most}")
+
+    return read
+
+
+def number(least: float, most: float, unit: str) -> Reader[float]:
+    def read(value: object) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                value = math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+            return float(value)
+        raise Unreadable(f"{unit}, {least:g} to {most:g}")
+
+    return read
+
+
+def switch(value: object) -> bool:
+    known = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+    found = value if isinstance(value, bool) else known.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise Unreadable("on or off")
+    return found
+
+
+def one_of(*known: str) -> Reader[str]:
+    def read(value: object) -> str:
+        if isinstance(value, str) and value.lower() in known:
+            return value.lower()
+        raise Unreadable(f"one of {', '.join(known)}")
+
+    return read
+
+
+def secret(value: object) -> bytes:
+    """Text of some length, or `file:PATH` of a file that holds it."""
+    expected = f"at least {MIN_SECRET} characters, or {FROM_FILE}PATH of a file that holds them"
+    if not isinstance(value, str):
+        raise Unreadable(expected)
+    if value.startswith(FROM_FILE):
+        try:
+            raw = Path(value.removeprefix(FROM_FILE)).read_bytes().strip()
+        except OSError as error:
+            raise Unreadable(f"{expected}; it cannot be read: {error.strerror}") from None
+    else:
+        raw = value.encode("utf-8", "surrogateescape")
+    if len(raw) < MIN_SECRET:
+        raise Unreadable(expected)
+    return raw
+
+
+def key_secret(value: object) -> bytes:
+    """What API keys are hashed with: a hash takes no more than 64 bytes of it."""
+    raw = secret(value)
+    if len(raw) > 64:
+        raise Unreadable(f"{MIN_SECRET} to 64 bytes, or {FROM_FILE}PATH of a file that holds them")
+    return raw
+
+
+def token(value: object) -> str:
+    """A bearer token, as clients send it."""
+    try:
+        text = secret(value).decode("ascii")
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable() or " " in text:
+        raise Unreadable("tokens of visible ASCII characters, without spaces or commas")
+    return text
+
+
+def text(value: object) -> str:
+    if isinstance(value, str) and value and value.isprintable():
+        return value
+    raise Unreadable("printable text")
+
+
+def header(value: object) -> str:
+    if isinstance(value, str) and _HEADER.fullmatch(value.lower()):
+        return value.lower()
+    raise Unreadable("the name of a header, such as x-api-key")
+
+
+def proxies(value: object) -> Proxies:
+    """How many proxies are trusted, or which networks they are in."""
+    parts = several(lambda part: part)(value)
+    count = parts[0] if len(parts) == 1 else None
+    if isinstance(count, str) and count.isascii() and count.isdecimal() and len(count) < 4:
+        count = int(count)
+    trusted: Proxies = count if isinstance(count, int) else tuple([str(part) for part in parts])
+    try:
+        TrustedProxies(trusted)
+    except InvalidOption as error:
+        raise Unreadable(str(error).partition("expected ")[2].rstrip(")") or "networks") from None
+    return trusted
+
+
+def store(value: object) -> str:
+    """The URL of a store. What is wrong with it is said by whoever knows, and never quotes it."""
+    if not isinstance(value, str):
+        raise Unreadable("a URL, such as memory:// or redis://host:6379/0")
+    try:
+        if value.startswith("memory:"):
+            open_store(value).close()
+        elif "://" not in value or not value.startswith(("redis", "valkey")):
+            raise Unreadable("a URL, such as memory:// or redis://host:6379/0")
+        else:
+            _check_redis(value)
+    except InvalidOption as error:
+        raise Unreadable(f"a URL, such as memory:// or redis://host:6379/0; {error}") from None
+    return value
+
+
+def _check_redis(url: str) -> None:
+    try:
+        from penstock.stores.redis.config import read_url
+    except ImportError as error:
+        raise Unreadable(f"memory:// as long as {error.name} is missing (pip install 'penstock[redis]')") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever opens the store is told
+        read_url(url)
+
+
+def hidden_url(url: str) -> str:
+    """A URL as it may be printed: without credentials, and of its options only those that are known to be harmless."""
+    scheme, found, rest = url.partition("://")
+    place, asked, query = rest.partition("#")[0].partition("?")
+    if not found or ("@" in query and "@" not in place):  # perhaps a password with a question mark
+        return f"{scheme}://***" if found else "***"
+    login, _, host = place.rpartition("@")
+    options = "&".join(option if _HARMLESS.fullmatch(option) else _hidden(option) for option in query.split("&"))
+    return f"{scheme}://{'***@' if login else ''}{host}{f'?{options}' if asked else ''}"
+
+
+def _hidden(option: str) -> str:
+    name, found, _ = option.partition("=")
+    return f"{name}=***" if found and name in _NAMED else "***"

@@ -1,0 +1,1 @@
+"""HTTP/1.1: reading requests and writing responses, without waiting for either."""

@@ -1,0 +1,94 @@
+"""Bodies that come in chunks, put together. No I/O; strict, because where a body ends the next request begins."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.service.wire.limits import Limits
+from penstock.service.wire.problems import malformed, too_large
+
+_AT_ONCE = 200  # chunks: about a millisecond in which nobody else is read from
+_LONGEST = 256  # a line with the size of a chunk and its extensions, which nobody here reads
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+
+
+class Unchunker:
+    """Takes one body, piece by piece. Trailers are checked and dropped: nobody is told of them."""
+
+    __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done", "tired")
+
+    def __init__(self, limits: Limits) -> None:
+        self.body = bytearray()
+        self.done = False
+        self.tired = False  # it stopped because others must have their turn, though there is more to take
+        self._limits = limits
+        self._missing = 0  # bytes of the chunk at hand that have not come
+        self._at_end = False  # of a chunk, where a line ends
+        self._left = -1  # bytes that trailers may still take, once the last chunk has come
+
+    def feed(self, data: bytes, at: int = 0) -> int:
+        """Take what can be taken from `at` on; the rest, at most a line, must be fed again, with more behind it.
+
+        Returns where it stopped: when `done`, behind the body; when `tired`, anywhere. Raises `Refused`.
+        """
+        steps = 3 * _AT_ONCE
+        self.tired = False
+        while not self.done:
+            steps -= 1
+            if steps < 0:
+                self.tired = at < len(data)
+                break
+            if self._missing:
+                stop = self._data(data, at)
+            elif self._at_end:
+                stop = self._line_end(data, at)
+            else:
+                stop = self._line(data, at)
+            if stop == at:
+                break
+            at = stop
+        return at
+
+    def _data(self, data: bytes, at: int) -> int:
+        piece = data[at : at + self._missing]
+        self.body += piece
+        self._missing -= len(piece)
+        self._at_end = not self._missing
+        return at + len(piece)
+
+    def _line_end(self, data: bytes, at: int) -> int:
+        end = data[at : at + 2]
+        if not b"\r\n".startswith(end):
+            raise malformed("chunk: expected as many bytes as its size says")
+        if len(end) < 2:
+            return at
+        self._at_end = False
+        return at + 2
+
+    def _line(self, data: bytes, at: int) -> int:
+        longest = _LONGEST if self._left < 0 else self._left
+        end = data.find(b"\r\n", at, at + longest + 2)
+        if end < 0:
+            if len(data) - at > longest + 1 or b"\n" in data[at:]:
+                raise malformed(f"chunk: expected a line of at most {longest} bytes")
+            return at
+        if self._left < 0:
+            self._size(data[at:end])
+        elif end == at:
+            self.done = True
+        elif _TRAILER.fullmatch(data, at, end) is None:
+            raise malformed("trailer: expected a name and a value")
+        else:
+            self._left -= end - at
+        return end + 2
+
+    def _size(self, line: bytes) -> None:
+        size = _SIZE.fullmatch(line)
+        if size is None:
+            raise malformed("chunk: expected its size, at most 8 hexadecimal digits")
+        self._missing = int(size[1], 16)
+        if len(self.body) + self._missing > self._limits.body:
+            raise too_large(self._limits.body)
+        if not self._missing:
+            self._left = self._limits.head

@@ -1,0 +1,56 @@
+"""Answers as bytes of HTTP/1.1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from penstock.service.wire.calls import Head, Header
+from penstock.service.wire.http1.head import Request
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+SIZES = 1024
+
+
+def length(size: int) -> bytes:
+    """The last header, and the end of the head."""
+    return b"content-length: %d\r\n\r\n" % size
+
+
+LENGTHS = tuple(map(length, range(SIZES)))
+"""Made once for all small bodies: putting a number into text costs more than the rest of an answer."""
+
+_BODILESS = frozenset({204, 304})
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+def _lines(headers: Sequence[Header]) -> bytes:
+    """Headers as lines. One that would break out of its line is a fault of whoever made it, never sent."""
+    joined = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if not joined.count(b"\n") == joined.count(b"\r") == len(headers) or b"\0" in joined:
+        raise ValueError("a header with a line end in it: expected one line each")
+    return joined
+
+
+def _start(head: Head) -> bytes:
+    """Status line and headers, up to those that differ from answer to answer."""
+    return b"HTTP/1.1 %d %b\r\n" % (head.status, _PHRASES.get(head.status, "").encode()) + _lines(head.headers)
+
+
+def encode_answer(request: Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
+    """An answer of any shape. What it leaves on the head lets `http1` make those of the usual shape in one go."""
+    start = head.http1 or _start(head)
+    parts = [start, _lines(extra), date]
+    if not request.keep:
+        parts.append(b"connection: close\r\n")
+    elif request.old:
+        parts.append(b"connection: keep-alive\r\n")
+    if head.status in _BODILESS:
+        parts.append(b"\r\n")
+        return b"".join(parts)
+    head.http1 = start
+    parts.append(length(len(body)))
+    if request.asked[0] != b"HEAD":
+        parts.append(body)
+    return b"".join(parts)

@@ -1,0 +1,143 @@
+"""A server: listens on sockets, lets connections in, watches over them, and ends them in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from functools import partial
+
+from penstock.service.wire.calls import Connection, Handler, Openers
+from penstock.service.wire.limits import Limits
+from penstock.service.wire.loop_batch import Turns
+from penstock.service.wire.protocols import ALPN, Entrance
+from penstock.service.wire.tls import Tls
+from penstock.service.wire.traffic import Traffic
+
+log = logging.getLogger("penstock.service")
+
+_BACKLOG = 2048
+_PARTS = 8  # of a sweep
+_ABORTING = 1.0  # seconds after which a connection that was cut off is gone, unless the machine stands still
+
+
+class Server:
+    """Hands the calls of all its connections to one handler. Lives in the event loop that it first listens in.
+
+    `openers`, by path, take calls of HTTP/2 that both sides go on with.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        limits: Limits | None = None,
+        tls: Tls | None = None,
+        openers: Openers | None = None,
+    ) -> None:
+        self._handler, self._limits, self._tls, self._openers = handler, limits or Limits(), tls, openers
+        # Often enough for the shortest of the times to be kept to about a quarter.
+        times = (self._limits.reading, self._limits.idle, self._limits.stalled)
+        self._period = max(0.01, min(1.0, min(times) / 4))
+        self._listeners: list[asyncio.Server] = []
+        self._traffic: Traffic | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: list[Connection] = []  # to be looked at in the sweep at hand
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._traffic.connections) if self._traffic is not None else 0
+
+    async def listen(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections on these, which are bound already. They are closed by `drain`."""
+        loop = asyncio.get_running_loop()
+        traffic = self._traffic
+        if traffic is None:
+            traffic = self._traffic = Traffic(Turns(self._handler, loop), self._limits, self._openers)
+            self._sweep(traffic, loop)
+        context = self._tls.context(ALPN) if self._tls is not None else None
+        patience = self._limits.reading if context is not None else None
+        for one in sockets:
+            unix = one.family == socket.AF_UNIX
+            listener = await (loop.create_unix_server if unix else loop.create_server)(
+                partial(Entrance, traffic),
+                sock=one,
+                backlog=_BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=patience,
+                ssl_shutdown_timeout=patience,
+            )
+            self._listeners.append(listener)
+
+    async def drain(self, seconds: float, linger: float = 0.0) -> None:
+        """Take no more, answer what was taken, close; and cut off what is left after so many seconds.
+
+        A client may be about to ask again on a connection that is open. For `linger` seconds those who do are answered,
+        and told that the connection closes: only who has not asked by then finds it closed.
+        """
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        traffic, self._traffic = self._traffic, None
+        if traffic is None:
+            return
+        for _ in range(2):
+            await asyncio.sleep(0)  # whoever has asked before this moment is still answered
+        if linger:
+            traffic.retiring = True
+            for connection in tuple(traffic.connections):
+                connection.retire()
+            await _emptied(traffic, linger)
+        traffic.draining = True
+        for connection in tuple(traffic.connections):
+            connection.drain()
+        if not await _emptied(traffic, seconds):
+            for connection in tuple(traffic.connections):
+                connection.abort()
+            await _emptied(traffic, _ABORTING)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due.clear()
+
+    def _sweep(self, traffic: Traffic, loop: asyncio.AbstractEventLoop, part: int = 0) -> None:
+        """Look at each connection once per period; at a part of them at a time, or calls would wait for the sweep."""
+        self._timer = loop.call_later(self._period / _PARTS, self._sweep, traffic, loop, (part + 1) % _PARTS)
+        if part == 0:
+            traffic.renew_date()
+            if self._tls is not None:
+                self._tls.renew()
+            _relieve(traffic)
+            self._due = list(traffic.connections)
+        now = loop.time()
+        for connection in self._due[part::_PARTS]:
+            if connection in traffic.connections:
+                connection.sweep(now)
+
+
+def _relieve(traffic: Traffic) -> None:
+    """Cut off those who hold most, if all together hold more than they may."""
+    held = sum([connection.held for connection in traffic.connections])
+    if held <= traffic.limits.held:
+        return
+    cut_off = 0
+    for connection in sorted(traffic.connections, key=lambda one: one.held, reverse=True):
+        held -= connection.held
+        connection.abort()
+        cut_off += 1
+        if held <= traffic.limits.held:
+            break
+    log.warning("%s connections were cut off: requests that came in part held too many bytes", cut_off)
+
+
+async def _emptied(traffic: Traffic, seconds: float) -> bool:
+    """Whether the last connection has left within that time."""
+    empty = asyncio.Event()
+    traffic.when_empty(empty.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await empty.wait()
+    except TimeoutError:
+        return False
+    return True

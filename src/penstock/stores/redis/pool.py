@@ -1,0 +1,355 @@
+"""The blocking link: moves bytes to a server and back, for any number of threads.
+
+Callers never connect. A passing thread, the connector, does so in the background when there are more callers than
+connections; a caller takes a connection that is ready, or waits for one as long as its deadline allows. While the
+server cannot be reached callers are told so at once, and the connector tries again, less and less often, as long as
+anybody asks.
+
+A question is sent at most once, unless the server says that it did not know the script. A connection on which answers
+are outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Event, Lock
+from typing import Any
+from weakref import WeakSet, ref
+
+import hiredis
+
+from penstock.clock import monotonic
+from penstock.engine.guard import Guard
+from penstock.engine.lifetime import Token, nobody
+from penstock.model import Failed
+from penstock.stores.redis.commands import LOADS, Talk, is_stranded, is_unknown
+from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.connection import Wire, named, refusal
+from penstock.stores.redis.errors import not_sent, unanswered
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+LOOK_AGAIN = 0.5
+"""Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
+
+
+class NoAnswer(Exception):
+    """Why there is no reply; `failed` is what that means for the operations."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+        super().__init__(str(failed.error))
+
+
+class Exchange:
+    """Questions that have been sent over one connection."""
+
+    __slots__ = ("_began", "_link", "_questions", "_until", "_wire")
+
+    def __init__(self, link: Link, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> None:
+        self._link, self._wire, self._questions, self._began, self._until = link, wire, questions, began, until
+
+    def finish(self) -> list[Any]:
+        """The replies. Raises `NoAnswer`."""
+        link, wire, until = self._link, self._wire, self._until
+        try:
+            replies = [wire.receive(until) for _ in self._questions]
+            for number, reply in enumerate(replies):
+                if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
+                    replies[number] = link._load_and_ask(wire, self._questions[number], until)
+        except BaseException as error:
+            raise link._broken(wire, error, self._began) from None
+        if any(map(is_stranded, replies)):
+            link._drop(wire)
+        else:
+            link._give_back(wire)
+        link.guard.heard(self._began, replies[-1])
+        return replies
+
+
+class Link:
+    """Connections to one server, `node`, shared by threads.
+
+    An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
+    references: a connection, a turn, the connector's token are gone with whoever held them.
+    """
+
+    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: Guard) -> None:
+        self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+        self.guard = guard
+        self._closed: Failed | None = None  # why nobody is to be asked here any more
+        self._begin()
+        _alive.add(self)
+
+    def _begin(self) -> None:
+        """Everything that must be made anew in a forked child."""
+        self._lock = Lock()
+        self._ended = Event()
+        self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
+        self._ready: list[Wire] = []
+        self._turns: list[ref[Lock]] = []  # of callers who wait: released when it is worth looking again
+        self._connector: Callable[[], Token | None] = nobody
+        self._asked = False  # whether anybody asked since the last attempt to connect
+        self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
+
+    def call(self, question: bytes, until: float) -> Any:
+        """The reply to one question. Raises `NoAnswer`."""
+        guard, began = self.guard, monotonic()
+        if guard.shut or began >= until:
+            until = self._admitted(began, until)
+        wire = self._take(began, until)
+        try:
+            reply = wire.ask(question, until)
+            if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
+                reply = self._load_and_ask(wire, question, until)
+        except BaseException as error:
+            raise self._broken(wire, error, began) from None
+        if isinstance(reply, hiredis.ReplyError) and is_stranded(reply):
+            self._drop(wire)
+        else:
+            self._give_back(wire)
+        guard.heard(began, reply)
+        return reply
+
+    def start(self, questions: Sequence[bytes], until: float) -> Exchange:
+        """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
+        began = monotonic()
+        until = self._admitted(began, until)
+        return self._send(self._take(began, until), questions, began, until)
+
+    def start_at_once(self, questions: Sequence[bytes], until: float) -> Exchange | None:
+        """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoAnswer`."""
+        began = monotonic()
+        with self._lock:
+            wire = self._take_ready()
+        if wire is None:
+            self._connect()
+            return None
+        try:
+            until = self._admitted(began, until)
+        except NoAnswer:
+            self._give_back(wire)
+            raise
+        return self._send(wire, questions, began, until)
+
+    def _admitted(self, began: float, until: float) -> float:
+        """Until when an answer is waited for, if the server is to be asked. Raises `NoAnswer` otherwise."""
+        if began >= until:
+            raise NoAnswer(not_sent("no time was left to ask", self.place))
+        if not self.guard.shut:
+            return until
+        why_not = self.guard.admit(began)
+        if why_not is not None:
+            raise NoAnswer(why_not)
+        return min(until, began + self.guard.probing)
+
+    def is_connected(self) -> bool:
+        """Whether there are connections, be they in use."""
+        return bool(self._wires)
+
+    def _send(self, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> Exchange:
+        try:
+            wire.send(questions[0] if len(questions) == 1 else b"".join(questions), until)
+        except BaseException as error:
+            raise self._broken(wire, error, began) from None
+        return Exchange(self, wire, questions, began, until)
+
+    def _broken(self, wire: Wire, error: BaseException, began: float) -> BaseException:
+        """What to raise after something happened to a connection: whatever that was, answers may be outstanding."""
+        self._drop(wire)
+        if isinstance(error, TimeoutError):
+            return self._unanswered(began, unanswered("no answer within the deadline", self.place))
+        if isinstance(error, OSError | hiredis.ProtocolError):
+            return self._unanswered(began, unanswered(f"the connection broke ({named(error)})", self.place))
+        return error
+
+    def _unanswered(self, began: float, failed: Failed) -> NoAnswer:
+        self.guard.unanswered(began, failed)
+        return NoAnswer(failed)
+
+    def _load_and_ask(self, wire: Wire, question: bytes, until: float) -> Any:
+        """The reply to a question after the script has been loaded; again, if it was forgotten in between."""
+        reply, loads = None, 0
+        while loads < LOADS and (reply is None or is_unknown(reply)):
+            loaded = wire.ask(self._talk.load, until)
+            reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(question, until)
+            loads += 1
+        return reply
+
+    def close(self, why: str = "the store is closed", *, transient: bool = False) -> None:
+        with self._lock:
+            self._closed = not_sent(why, self.place, transient=transient)
+            self._ended.set()
+            ready, self._ready = self._ready, []
+            self._wake_all()
+        for wire in ready:
+            wire.close()
+
+    def _take(self, began: float, until: float) -> Wire:
+        """A connection that is ready; the last one given back, so that surplus ones stay idle.
+
+        Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
+        the lock and having it again: then it would be released for somebody else.
+        """
+        try:
+            while True:
+                with self._lock:
+                    wire = self._take_ready()
+                    if wire is not None:
+                        return wire
+                    if len(self._turns) >= self.guard.waiting:
+                        break
+                    turn = Lock()
+                    turn.acquire()
+                    self._turns.append(ref(turn))
+                self._await(turn, until)
+        except NoAnswer as no_answer:
+            if no_answer.failed is not self._closed:
+                self.guard.unanswered(began, no_answer.failed)
+            raise
+        raise NoAnswer(self.guard.full())
+
+    def _take_ready(self) -> Wire | None:
+        """A connection if one is ready. Raises `NoAnswer` if none will be. The lock is held."""
+        if self._closed is not None:
+            raise NoAnswer(self._closed)
+        while self._ready:
+            wire = self._ready.pop()
+            if wire.is_quiet():
+                return wire
+            self._forget(wire)
+        if self._unreachable is not None and not self._wires:
+            self._asked = True
+            raise NoAnswer(self._unreachable)
+        return None
+
+    def _await(self, turn: Lock, until: float) -> None:
+        """Wait until it is worth looking again."""
+        try:
+            self._connect()
+            left = until - monotonic()
+            if turn.acquire(timeout=max(0.0, min(left, LOOK_AGAIN))) or left > LOOK_AGAIN:
+                return
+            with self._lock:
+                if ref(turn) in self._turns and not self._ready:
+                    raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
+        finally:
+            with self._lock:
+                if ref(turn) in self._turns:
+                    self._turns.remove(ref(turn))
+                elif self._ready:  # whoever was woken may not be able to take it any more
+                    self._wake_one()
+
+    def _give_back(self, wire: Wire) -> None:
+        with self._lock:
+            if self._closed is None:
+                self._ready.append(wire)
+                self._wake_one()
+                return
+        wire.close()
+
+    def _drop(self, wire: Wire) -> None:
+        with self._lock:
+            self._forget(wire)
+            awaited = bool(self._turns)
+        if awaited:
+            self._connect()
+
+    def _forget(self, wire: Wire) -> None:
+        self._wires.discard(wire)
+        wire.close()
+
+    # The connector
+
+    def _connect(self) -> None:
+        """See to it that somebody connects, unless somebody does or there are enough connections."""
+        with self._lock:
+            self._asked = True
+            if self._connector() is not None or len(self._wires) >= self._settings.connections:
+                return
+            token = Token()
+            self._connector = ref(token)
+        # Not threading.Thread: its `start` waits for the thread, in which an interrupt leaves the caller stuck.
+        with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
+            _thread.start_new_thread(self._keep_connecting, (token,))
+
+    def _keep_connecting(self, token: Token) -> None:
+        """Connect as long as callers wait for it."""
+        pause = FIRST_PAUSE
+        while self._is_wanted():
+            try:
+                wire = self._dial()
+            except Exception as error:  # a caller's own credential provider may raise anything
+                self._fail(error)
+                self._ended.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            with self._lock:
+                self._unreachable = None
+                self._wires.add(wire)
+            self._give_back(wire)
+
+    def _is_wanted(self) -> bool:
+        with self._lock:
+            few = len(self._wires) < self._settings.connections
+            awaited = len(self._turns) > len(self._ready)
+            wanted = awaited or (self._asked and (self._unreachable is not None or not self._wires))
+            self._asked = False
+            if few and wanted and self._closed is None:
+                return True
+            self._connector = nobody
+            self._unreachable = None  # whoever asks next waits for what a new attempt brings
+            return False
+
+    def _dial(self) -> Wire:
+        wire = Wire(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
+        try:
+            answers: list[Any] = []
+            for question in self._talk.greetings(self._node):
+                answers.append(wire.ask(question, monotonic() + self._settings.connecting))
+                if isinstance(answers[0], hiredis.ReplyError):
+                    break  # perhaps the last thing it says
+            why = self._talk.welcomed(self._node, answers)
+            if why is not None:
+                raise NoAnswer(why)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def _fail(self, error: Exception) -> None:
+        why = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
+        with self._lock:
+            self._unreachable = why
+            self._wake_all()
+
+    def _wake_one(self) -> None:
+        while self._turns:
+            turn = self._turns.pop(0)()
+            if turn is not None:
+                turn.release()
+                return
+
+    def _wake_all(self) -> None:
+        while self._turns:
+            self._wake_one()
+
+
+_alive: WeakSet[Link] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The child shares its parent's sockets: it leaves them alone, and connects for itself."""
+    for link in list(_alive):
+        for wire in list(link._wires):
+            wire.close()
+        link._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
