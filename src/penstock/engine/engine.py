@@ -2,7 +2,7 @@
 
 Whatever the two share is a pure function here, so that neither repeats the other: a driver is three steps, and only the
 middle one waits. What the layers want done of their own accord is done beside the callers: whoever comes by when it is
-due starts it, and nobody waits for it.
+due starts it, and so does the ticker; nobody waits for it.
 
 A fault in a layer or store answers like a store that cannot: nobody is refused, or everybody, as `on_failure` says
 (everybody passes where it says `local`: whoever would decide locally may be at fault). It is logged and told of, and
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from penstock.clock import SECOND, Clock, Micros
 from penstock.engine.fail_modes import instead
 from penstock.engine.protocols import AsyncStore, Due, ForOne, Layer, Store
+from penstock.engine.ticker import SOONEST, LoopTimer, call_after, ticks_by
 from penstock.errors import InvalidInput, StoreError, fault
 from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
@@ -58,6 +59,8 @@ class _Chain:
         self._hook = hook
         self.due_at: Micros = 0 if layers else NEVER
         self._busy_until: Micros = 0
+        self.ticks = ticks_by(clock)
+        self.finished = False
         self.faults = 0
         self._logged_at = -LOG_EVERY
 
@@ -122,6 +125,12 @@ class _Chain:
         """Whether a layer has something to say to the store before it is too late."""
         return any(getattr(layer, "pending", False) for layer in self.layers)
 
+    def next_tick(self) -> Micros | None:
+        """After how long the ticker should come by, if it should: no layer waits to be heard once all is finished."""
+        if self.finished or not self.is_pending():
+            return None
+        return max(self.due_at - self.now(), SOONEST)
+
     def end_due(self, undone: Work, error: BaseException | None = None, charged: Charged = "unknown") -> None:
         """The layers hear of what is `undone`, so that it is not lost."""
         self._busy_until = 0
@@ -181,7 +190,7 @@ class Driver:
             return self._store.run(ops, deadline)
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:
-            self._start_due(now)
+            self._come_by(now)
         try:
             passed, tokens = chain.down(ops, now)
             return chain.up(self._store.run(passed, deadline) if passed else [], tokens)
@@ -197,7 +206,7 @@ class Driver:
             return self.run((op,))[0]
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:
-            self._start_due(now)
+            self._come_by(now)
         try:
             tokens = chain.down_one(op, now)
             if tokens[-1].__class__ is Verdict:
@@ -217,14 +226,26 @@ class Driver:
         self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
 
+    def tick(self) -> Micros | None:
+        """Start what is due without a caller; the answer is after how long to do so again, if at all."""
+        self._start_due(self._chain.now())
+        return self._chain.next_tick()
+
     def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        self._chain.finished = True
         with suppress(Exception):
             until = self._chain.now() + FINISHING
             if self._chain.is_pending():
                 self.run_due()
             while self._chain.is_in_a_hurry(until):
                 self.run_due()
+
+    def _come_by(self, now: Micros) -> None:
+        """Start what is due for a caller; the ticker sees to what is due next."""
+        self._start_due(now)
+        if self._chain.ticks and self._chain.due_at != NEVER:
+            call_after(self, self._chain.due_at - now)
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)
@@ -267,6 +288,7 @@ class AsyncDriver:
         self._store = store
         self._chain = _Chain(layers, clock, on_failure, hook)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._timer = LoopTimer()
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         """What the store says of `ops`, within `deadline` microseconds, through all layers; without any it is the
@@ -278,7 +300,7 @@ class AsyncDriver:
         chain = self._chain
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:
-            self._start_due(now)
+            self._come_by(now)
         try:
             passed, tokens = chain.down(ops, now)
             return chain.up(await self._store.run(passed, deadline) if passed else [], tokens)
@@ -294,7 +316,7 @@ class AsyncDriver:
             return (await self.run((op,)))[0]
         now = chain._time_ns() // 1_000
         if now >= chain.due_at:
-            self._start_due(now)
+            self._come_by(now)
         try:
             tokens = chain.down_one(op, now)
             if tokens[-1].__class__ is Verdict:
@@ -314,14 +336,26 @@ class AsyncDriver:
         await self._do(chain.due(chain.now()))
         return None if chain.due_at == NEVER else chain.due_at
 
+    def tick(self) -> Micros | None:
+        """Start what is due without a caller; the answer is after how long to do so again, if at all."""
+        self._start_due(self._chain.now())
+        return self._chain.next_tick()
+
     async def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
+        self._chain.finished = True
         with suppress(Exception):
             until = self._chain.now() + FINISHING
             if self._chain.is_pending():
                 await self.run_due()
             while self._chain.is_in_a_hurry(until):
                 await self.run_due()
+
+    def _come_by(self, now: Micros) -> None:
+        """Start what is due for a caller; the ticker sees to what is due next."""
+        self._start_due(now)
+        if self._chain.ticks and self._chain.due_at != NEVER:
+            self._timer.call_after(self, self._chain.due_at - now)
 
     def _start_due(self, now: Micros) -> None:
         work = self._chain.begin_due(now)

@@ -1,0 +1,137 @@
+"""The ticker: an engine's own work is done in time, also when no caller comes by.
+
+An engine asks to be called after a while; its `tick` starts what is due and says when to call again. Blocking engines
+share one thread per process, which ends a few seconds after the last engine needed it. An engine for asyncio is called
+by a timer of the event loop that it is used in. Neither keeps an engine alive.
+
+Callers start due work too, so a tick that is lost (the loop was closed, the process forked, no thread could be started)
+costs time and nothing else. A clock that is moved by hand is not ticked by: its callers do the work.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol, TypeAlias
+from weakref import ref
+
+from penstock.clock import SECOND, Clock, ManualClock, Micros, monotonic
+from penstock.engine.lifetime import Token, nobody
+
+SOONEST: Micros = SECOND // 20
+"""The least time between two ticks: work that is under way still counts as due."""
+
+LATEST: Micros = 60 * SECOND
+"""The most time between two ticks: the wall clock may have been set back."""
+
+LINGER = 5.0
+"""Seconds for which the thread waits for engines before it ends."""
+
+
+class Ticked(Protocol):
+    """What a ticker calls."""
+
+    def tick(self) -> Micros | None:
+        """Start what is due. Return after how long to be called again, or None if that is not needed."""
+
+
+def ticks_by(clock: Clock) -> bool:
+    """Return whether this clock's time passes by itself."""
+    return not isinstance(clock, ManualClock)
+
+
+def spaced(after: Micros) -> float:
+    """Return `after` in seconds, neither too soon nor too late."""
+    return max(SOONEST, min(after, LATEST)) / SECOND
+
+
+# ---------------------------------------------------------------- the thread of blocking engines
+
+_Calls: TypeAlias = dict[ref[Ticked], float]
+"""When to call each engine, by the monotonic clock."""
+
+_asked: SimpleQueue[tuple[ref[Ticked], float]] = SimpleQueue()
+_ticking: Callable[[], Token | None] = nobody
+
+
+def call_after(engine: Ticked, after: Micros) -> None:
+    """Have the thread call `engine` after so many microseconds, or sooner if it was asked to already.
+
+    No lock is taken, so an interrupt between two steps leaves nothing locked; two threads do no harm.
+    """
+    global _ticking
+    weak = ref(engine)
+    hash(weak)  # while it can be: the hash of what is gone is that which was asked for before
+    _asked.put((weak, monotonic() + spaced(after)))
+    if _ticking() is None:  # asked first, looked then: the thread does it the other way round before it ends
+        token = Token()
+        _ticking = ref(token)
+        with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
+            _thread.start_new_thread(_tick_on, (_asked, [token]))
+
+
+def _tick_on(asked: SimpleQueue[tuple[ref[Ticked], float]], token: list[Token]) -> None:
+    calls: _Calls = {}
+    while calls or token:
+        pause = min(calls.values()) - monotonic() if calls else LINGER if token else 0.0
+        try:
+            engine, at = asked.get(timeout=max(pause, 0.0))
+            calls[engine] = min(at, calls.get(engine, at))
+        except Empty:
+            if not calls:
+                token.clear()
+                while not asked.empty():  # put in while the thread still seemed to be there
+                    engine, at = asked.get()
+                    calls[engine] = at
+        _call(calls)
+
+
+def _call(calls: _Calls) -> None:
+    """Call the engines whose time has come; forget those that are gone or need no more calls."""
+    now = monotonic()
+    for engine in [engine for engine, at in calls.items() if at <= now]:
+        del calls[engine]
+        alive = engine()
+        after = alive.tick() if alive is not None else None
+        if after is not None:
+            calls[engine] = now + spaced(after)
+
+
+def _after_fork_in_child() -> None:
+    """The thread is the parent's; the child's callers ask anew."""
+    global _asked, _ticking
+    _asked, _ticking = SimpleQueue(), nobody
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# ---------------------------------------------------------------- the timer of an event loop
+
+
+class LoopTimer:
+    """Calls an engine from the event loop in which it was asked to."""
+
+    def __init__(self) -> None:
+        self._set: Callable[[], Token | None] = nobody  # gone with the timer that holds it, also when a loop is closed
+
+    def call_after(self, engine: Ticked, after: Micros) -> None:
+        """Have the running loop call `engine` after so many microseconds, unless a timer is set."""
+        if self._set() is None:
+            self._start(ref(engine), after)
+
+    def _start(self, engine: ref[Ticked], after: Micros) -> None:
+        token = Token()
+        self._set = ref(token)
+        asyncio.get_running_loop().call_later(spaced(after), self._call, engine, token)
+
+    def _call(self, engine: ref[Ticked], token: Token) -> None:
+        alive = engine()
+        after = alive.tick() if alive is not None else None
+        if after is not None:
+            self._start(engine, after)
