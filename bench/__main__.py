@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"which to run: {', '.join(SUITES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="see that it works; the figures mean nothing")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="put Markdown into FILE, say docs/performance.md")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="renew FILE, say docs/results/performance.md")
     options = parser.parse_args()
     for name in options.suites:
         if name not in SUITES:

@@ -114,7 +114,7 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """A table for docs/performance.md."""
+    """A table for docs/results/performance.md."""
     numeric = [_is_numeric(row[column] for row in table.rows) for column in range(len(table.columns))]
     lines = [
         f"### {table.title}",

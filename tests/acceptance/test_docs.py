@@ -28,7 +28,7 @@ from tests.unit.middleware import django_shop  # noqa: F401  Django wants settin
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "tests/README.md", *sorted(DOCS.rglob("*.md")))
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
 MINUTE = 60
 OWN_SERVER = "redis://localhost:6379"

@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Make stores fail, and see.")
     parser.add_argument("faults", nargs="*", metavar="fault", help="part of the name of those to run (default: all)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the time")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="put the table into FILE, say docs/reliability.md")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="put the table into FILE, say docs/results/faults.md")
     parser.add_argument("--list", action="store_true", help="name the faults, and do nothing")
     options = parser.parse_args()
     chosen = [f for f in FAULTS if not options.faults or any(part in f.name for part in options.faults)]

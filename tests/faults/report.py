@@ -1,4 +1,4 @@
-"""What was measured of each fault, as the table of docs/reliability.md, and the four totals under it."""
+"""What was measured of each fault, as the table of docs/results/faults.md, and the four totals under it."""
 
 from __future__ import annotations
 
