@@ -6,6 +6,7 @@
     python tools/test.py full      the same with 10,000 examples per property; writes docs/proof.md
 
 Every tier runs even if an earlier one failed; the exit code is 0 only if all of them, and the coverage, are good.
+The last lines name every failed test, its tier and the command that runs it again.
 A tier whose folders do not exist is skipped; one that exists and holds no test fails. Standard library only.
 """
 
@@ -17,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -81,6 +83,7 @@ class Case(NamedTuple):
     """One test that ran."""
 
     name: str
+    node: str  # what pytest calls it: tests/unit/test_clock.py::test_time_passes
     outcome: str
     seconds: float
     examples: int
@@ -179,12 +182,28 @@ def read_case(case: ElementTree.Element) -> Case:
     examples = case.find("properties/property[@name='examples']")
     return Case(
         name=f"{case.get('classname', '').removeprefix('tests.')}.{case.get('name')}",
+        node=node(case.get("classname", ""), case.get("name", "")),
         outcome="failed" if broken else "skipped" if skipped else "passed",
         seconds=float(case.get("time", 0)),
         examples=0 if examples is None else int(examples.get("value", 0)),
         failovers=measured(case, "failover"),
         faults=measured(case, "fault"),
     )
+
+
+def node(classname: str, name: str) -> str:
+    """Return pytest's name of a test from a JUnit report, which has the module and its classes joined by dots.
+
+    A module that failed to import has no class name; the report gives the module as the test's name.
+    """
+    if not classname:
+        classname, name = name, ""
+    parts = classname.split(".")
+    for length in range(len(parts), 0, -1):
+        file = Path(*parts[:length]).with_suffix(".py")
+        if (ROOT / file).is_file():
+            return "::".join([file.as_posix(), *parts[length:], *([name] if name else [])])
+    return f"{classname}.{name}" if name else classname
 
 
 def measured(case: ElementTree.Element, name: str) -> tuple[str, ...]:
@@ -208,6 +227,25 @@ def table(results: list[Result]) -> str:
     lines = ["| tier | result | seconds | |", "|---|---|---:|---|"]
     lines += [f"| {r.tier} | {'ok' if r.good else 'FAILED'} | {r.seconds:.1f} | {r.told} |" for r in results]
     return "\n".join(lines)
+
+
+def failures(results: list[Result], profile: str) -> str:
+    """Name what failed, tier by tier, and the command that runs the failed tests again; empty if nothing failed."""
+    lines = []
+    again = []
+    for result in results:
+        nodes = list(dict.fromkeys(case.node for case in result.cases if case.outcome == "failed"))
+        lines += [f"  {result.tier}: {node}" for node in nodes]
+        again += nodes
+        if not result.good and not nodes:
+            lines.append(f"  {result.tier}: {result.note}")
+    if not lines:
+        return ""
+    if again:
+        lines.append("Run the failed tests again (why each failed is printed above, under its tier):")
+        python = os.path.relpath(sys.executable, ROOT) if Path(sys.executable).is_relative_to(ROOT) else sys.executable
+        lines.append(f"  {shlex.join([python, '-m', 'pytest', f'--hypothesis-profile={profile}', *again])}")
+    return "\n".join(["Failed:", *lines, "", ""])
 
 
 def bottom_line(results: list[Result]) -> str:
@@ -296,7 +334,7 @@ def main() -> int:
         PROOF.parent.mkdir(exist_ok=True)
         PROOF.write_text(proof(mode, results), encoding="utf-8")
         print(f"\nwritten: {PROOF.relative_to(ROOT)}")
-    print(f"\n{table(results)}\n\n{bottom_line(results)}")
+    print(f"\n{table(results)}\n\n{failures(results, mode.profile)}{bottom_line(results)}")
     return 0 if results and all(result.good for result in results) else 1
 
 
