@@ -295,7 +295,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_links_to_files_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", _text(page)):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +63,16 @@ def test_every_declared_dependency_is_pinned() -> None:
     declared += [name for group in groups.values() for name in group]
     assert _names(declared) - _pinned("constraints.txt").keys() == set()
     assert _names(peers) - _pinned("constraints-peers.txt").keys() == set()
+
+
+def test_ci_runs_on_every_declared_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    declared = {
+        found[1] for line in project["classifiers"] if (found := re.fullmatch(r"Programming.* :: (3\.\d+)", line))
+    }
+    assert declared
+    assert declared <= set(workflow["jobs"]["test"]["strategy"]["matrix"]["python"])
 
 
 def test_the_core_has_no_dependencies() -> None:
