@@ -17,8 +17,8 @@ from bench.report import Figure, Report, Table, Target
 from penstock import AsyncLimiter, Limiter, Quota, Verdict
 from penstock.clock import Micros, monotonic
 from penstock.engine.breaker import Limits
-from penstock.engine.guard import Guard
 from penstock.model import Acquire, Op, Outcome
+from penstock.stores.redis.guard import RedisGuard
 
 BATCH = 64
 QUOTA = Quota.parse("1000000/day fixed_window")
@@ -66,7 +66,7 @@ def measure(effort: Effort) -> Report:
 def _price(effort: Effort, report: Report) -> None:
     turns = visits(keys(1_000), effort.rounds, effort.calls // BATCH * BATCH)
     batches = [[[(key, QUOTA) for key in batch] for batch in batches_of(BATCH, turn)] for turn in turns]
-    guard = Guard("nowhere", Limits(), 1_000, lambda event: None)
+    guard = RedisGuard("nowhere", Limits(), 1_000, lambda event: None)
     runs: dict[str, Run] = {}
     for name, options in {"bare": {"layers": ()}, "with layers": {}}.items():
         blocking = Limiter(AtOnce(), **options)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def _awaiting(limiter: AsyncLimiter) -> Callable[[Collection[str]], None]:
     return lambda some: runner.run(ask_for_all(some))
 
 
-def _guarding(guard: Guard) -> Callable[[Collection[str]], None]:
+def _guarding(guard: RedisGuard) -> Callable[[Collection[str]], None]:
     def visit(some: Collection[str]) -> None:
         for _ in some:
             began = monotonic()

@@ -3,12 +3,12 @@
 import pytest
 
 from penstock.engine.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Limits, State, check_limits
-from penstock.engine.guard import Guard, Guards
 from penstock.errors import InvalidOption
 from penstock.events import BreakerChanged
 from penstock.model import Failed
 from penstock.stores.redis.config import Node, read_url
 from penstock.stores.redis.errors import unanswered
+from penstock.stores.redis.guard import Guards, RedisGuard
 from tests.integration.support import in_threads
 
 LIMITS = Limits()
@@ -251,10 +251,10 @@ class TestGuard:
         return []
 
     @pytest.fixture
-    def guard(self, told: list[object]) -> Guard:
-        return Guard("here:6379", LIMITS, 4, told.append)
+    def guard(self, told: list[object]) -> RedisGuard:
+        return RedisGuard("here:6379", LIMITS, 4, told.append)
 
-    def test_it_is_shut_while_the_breaker_is_not_closed(self, guard: Guard, told: list[object]) -> None:
+    def test_it_is_shut_while_the_breaker_is_not_closed(self, guard: RedisGuard, told: list[object]) -> None:
         assert not guard.shut
         failed = unanswered("no answer within the deadline", "here:6379")
         for _ in range(5):
@@ -273,7 +273,7 @@ class TestGuard:
             guard.force(None)
             raise RuntimeError("of the hook")
 
-        guard = Guard("here:6379", LIMITS, 4, hook)
+        guard = RedisGuard("here:6379", LIMITS, 4, hook)
         guard.force("open")
         assert not guard.shut
         assert "a hook failed on BreakerChanged" in caplog.text
@@ -296,7 +296,7 @@ class TestGuard:
 def test_a_server_that_serves_nobody_counts_as_failing(says: str, state: State) -> None:
     import hiredis
 
-    guard = Guard("here:6379", LIMITS, 4, lambda event: None)
+    guard = RedisGuard("here:6379", LIMITS, 4, lambda event: None)
     for _ in range(5):
         guard.heard(0.0, hiredis.ReplyError(says))
     assert guard.breaker.state == state

@@ -13,12 +13,12 @@ from penstock import AsyncLimiter, Limiter, ManualClock, Quota, RateLimited, Ver
 from penstock.clock import SECOND, monotonic
 from penstock.engine.breaker import CLOSED, Breaker, Limits
 from penstock.engine.engine import Driver
-from penstock.engine.guard import Guard
 from penstock.events import Degraded, tell
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.reports import Admissions
 from penstock.model import Acquire, Ask
 from penstock.stores.redis.errors import not_sent
+from penstock.stores.redis.guard import RedisGuard
 from tests.unit.flaky import AsyncFlaky, Flaky
 from tests.unit.test_fallback import Fleet, acquire
 
@@ -211,7 +211,7 @@ def test_a_hook_that_blocks_holds_up_one_caller_not_all() -> None:
     def hook(event: object) -> None:
         held_up.wait(60)
 
-    guard = Guard("here", Limits(failures=1), 10, hook)
+    guard = RedisGuard("here", Limits(failures=1), 10, hook)
     failed = not_sent("gone", "here")
     teller = threading.Thread(target=guard.unanswered, args=(0.0, failed))
     teller.start()

@@ -22,7 +22,6 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
 """
 NEED_AN_EXTRA = (
     "penstock.testing",
-    "penstock.engine.guard",
     "penstock.stores.redis.",
     "penstock.cli.",
     "penstock.observability.",

@@ -35,7 +35,7 @@ from penstock.client.codec import (
     senseless,
     unanswered,
 )
-from penstock.client.http import DEFAULT_TIMEOUT, Guard, Heard, Lost, Question
+from penstock.client.http import DEFAULT_TIMEOUT, Heard, Lost, Question, ServiceGuard
 from penstock.client.store import AsyncService, AsyncServiceStore, Service, ServiceStore
 from penstock.clock import Clock, Micros
 from penstock.engine.operations import Id, QuotaLike, check_id
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 class RuleAsker:
     """How requests by rules are asked and answered."""
 
-    def __init__(self, guard: Guard, on_failure: WhenGone, hook: Hook = nobody) -> None:
+    def __init__(self, guard: ServiceGuard, on_failure: WhenGone, hook: Hook = nobody) -> None:
         if on_failure not in ("open", "closed", "raise"):
             raise InvalidOption(f"on_failure {shown(on_failure)}: expected open, closed or raise")
         self._guard, self._on_failure, self._hook = guard, on_failure, hook
@@ -110,7 +110,7 @@ class RuleAsker:
 
     def told(self, heard: Heard) -> Any:
         """What was said, or a `Failed`. What is the caller's fault is raised."""
-        return self._guard.failed(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
+        return self._guard.failure(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
 
     def told_each(self, heard: Heard, number: int) -> Sequence[Any]:
         """The same of each of so many requests that were asked as one."""

@@ -7,17 +7,14 @@ cannot tell where a reply ends cannot tell whose the next one is.
 from __future__ import annotations
 
 import logging
-import os
-import random
-from collections import deque
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
-from weakref import WeakSet
 
 from penstock.clock import SECOND, Micros
-from penstock.engine.breaker import CLOSED, HALF_OPEN, Breaker, Limits, State
+from penstock.engine.breaker import Limits
+from penstock.engine.guard import Guard
 from penstock.errors import InvalidOption, StoreError, shown
-from penstock.events import BreakerChanged, Hook, tell
+from penstock.events import Hook
 from penstock.model import Failed
 
 MAX_HEAD = 65_536
@@ -186,55 +183,37 @@ def to_repeat(questions: Sequence[Question], heard: Sequence[Heard]) -> list[int
     ]
 
 
-class Guard:
-    """Watches over the calls to a service: one that keeps failing is not asked for a moment, so that nobody waits."""
+class ServiceGuard(Guard):
+    """Watches over the calls to a service, and says how long they may take."""
 
     def __init__(self, place: str, timeout: float, hook: Hook) -> None:
-        self.place, self._hook = place, hook
         self.timeout = check_timeout(timeout)
-        self._untold: deque[tuple[State, State, str]] = deque()
-        self.breaker = Breaker(Limits(slow=timeout, probing=max(timeout * 2, 1.0)), self._changed, random.random)
-        _alive.add(self)
+        limits = Limits(slow=timeout, probing=max(timeout * 2, 1.0))
+        super().__init__(place, f"service at {place}", limits, hook, log)
 
     def refusal(self, now: float) -> Lost | None:
-        """Why not to ask now, if so."""
-        if self.breaker.state == CLOSED:
+        """Return None if a call may be made now, else the reply to return in its place."""
+        if not self.shut or self.admits(now):
             return None
-        admitted = self.breaker.admits(now)
-        self._tell()
-        return None if admitted else Lost(f"not asked, because of {self.breaker.why}", "no")
+        return Lost(f"not asked, because of {self.breaker.why}", "no")
 
     def heard(self, heard: Sequence[Heard], began: float, now: float) -> None:
-        """What became of calls that were asked together."""
+        """Record the replies to calls that were sent together."""
         lost = next((one.why for one in heard if isinstance(one, Lost)), None)
         unwell = next(
             (f"status {one.status}" for one in heard if isinstance(one, Reply) and one.status in UNWELL), None
         )
         if lost or unwell:
-            self.breaker.failed(began, now, lost or unwell or "")
+            self.failed(began, now, lost or unwell or "")
         else:
-            self.breaker.succeeded(began, now)
-        self._tell()
-
-    def _changed(self, was: State, state: State, why: str) -> None:
-        self._untold.append((was, state, why))  # and told when the breaker is not locked any more
-
-    def _tell(self) -> None:
-        while self._untold:
-            try:
-                was, state, why = self._untold.popleft()
-            except IndexError:  # another thread tells
-                return
-            level = logging.DEBUG if HALF_OPEN in (was, state) and state != CLOSED else logging.WARNING
-            log.log(level, "service at %s: breaker %s, it was %s (%s)", self.place, state, was, why)
-            tell(self._hook, BreakerChanged(self.place, was, state, why))
+            self.succeeded(began, now)
 
     def within(self, deadline: Micros | None) -> float:
-        """How many seconds a call may take."""
+        """Return how many seconds a call may take."""
         return self.timeout if deadline is None else min(self.timeout, deadline / SECOND)
 
-    def failed(self, lost: Lost) -> Failed:
-        """What an operation came to that was lost."""
+    def failure(self, lost: Lost) -> Failed:
+        """Return the outcome of an operation that was lost."""
         return Failed(StoreError(f"service at {self.place}: {lost.why}", transient=True), lost.charged)
 
 
@@ -243,16 +222,3 @@ def check_timeout(timeout: float) -> float:
     if not number or not 0 < timeout <= LONGEST_TIMEOUT:
         raise InvalidOption(f"timeout {shown(timeout)}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}")
     return float(timeout)
-
-
-_alive: WeakSet[Guard] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """Whoever held a lock when the child was forked is not there to give it up."""
-    for guard in list(_alive):
-        guard.breaker.unlock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from penstock.client.address import Address
 from penstock.client.codec import outcome, question_of
-from penstock.client.http import Guard, Heard, Lost, Question, to_repeat
+from penstock.client.http import Heard, Lost, Question, ServiceGuard, to_repeat
 from penstock.client.pipeline import AsyncLinks
 from penstock.client.pool import Links
 from penstock.clock import Clock, Micros, SystemClock, monotonic
@@ -29,7 +29,7 @@ class _Asked:
 
     def __init__(self, address: Address, timeout: float, hook: Hook = nobody) -> None:
         self.address = address
-        self.guard = Guard(address.place, timeout, hook)
+        self.guard = ServiceGuard(address.place, timeout, hook)
         self._closed = False
 
     def _refusal(self, now: float) -> Lost | None:
@@ -132,9 +132,9 @@ class AsyncServiceStore:
         await self.service.close()
 
 
-def _read(ops: Sequence[Op], heard: Sequence[Heard], now: Micros, guard: Guard) -> list[Outcome]:
+def _read(ops: Sequence[Op], heard: Sequence[Heard], now: Micros, guard: ServiceGuard) -> list[Outcome]:
     place = guard.place
     return [
-        guard.failed(one) if isinstance(one, Lost) else outcome(op, one, now, place)
+        guard.failure(one) if isinstance(one, Lost) else outcome(op, one, now, place)
         for op, one in zip(ops, heard, strict=True)
     ]

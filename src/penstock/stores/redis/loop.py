@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.clock import Micros
-from penstock.engine.guard import Guards
 from penstock.model import Op, Outcome
 from penstock.stores.redis.codec import Part
 from penstock.stores.redis.commands import PORTION, Talk
 from penstock.stores.redis.config import Node, Settings
 from penstock.stores.redis.errors import not_sent
+from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.pipeline import AsyncLink, Heard
 from penstock.stores.redis.redirects import ASKING, Errand
 from penstock.stores.redis.scatter import spread

@@ -20,12 +20,12 @@ from typing import Any
 import hiredis
 
 from penstock.clock import monotonic
-from penstock.engine.guard import Guard
 from penstock.model import Failed
 from penstock.stores.redis.commands import LOADS, Talk, is_stranded, is_unknown
 from penstock.stores.redis.config import Node, Settings
 from penstock.stores.redis.connection import dial_async, named, refusal
 from penstock.stores.redis.errors import not_sent, unanswered
+from penstock.stores.redis.guard import RedisGuard
 from penstock.stores.redis.pool import FIRST_PAUSE, LONGEST_PAUSE, NoAnswer
 
 OVERDUE = 1.0
@@ -61,7 +61,9 @@ class Sent:
 class Wire(asyncio.Protocol):
     """One connection, pipelined."""
 
-    def __init__(self, writer: asyncio.StreamWriter, talk: Talk, guard: Guard, lost: Callable[[Wire], None]) -> None:
+    def __init__(
+        self, writer: asyncio.StreamWriter, talk: Talk, guard: RedisGuard, lost: Callable[[Wire], None]
+    ) -> None:
         self._writer, self._talk, self._lost = writer, talk, lost  # a writer that is forgotten closes its transport
         self._guard = guard
         self._transport = writer.transport
@@ -138,7 +140,7 @@ class Wire(asyncio.Protocol):
 class AsyncLink:
     """The way of one event loop to one server."""
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: Guard) -> None:
+    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: RedisGuard) -> None:
         self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
         self._guard = guard
         self._loop = asyncio.get_running_loop()

@@ -23,13 +23,13 @@ from weakref import WeakSet, ref
 import hiredis
 
 from penstock.clock import monotonic
-from penstock.engine.guard import Guard
 from penstock.engine.lifetime import Token, nobody
 from penstock.model import Failed
 from penstock.stores.redis.commands import LOADS, Talk, is_stranded, is_unknown
 from penstock.stores.redis.config import Node, Settings
 from penstock.stores.redis.connection import Wire, named, refusal
 from penstock.stores.redis.errors import not_sent, unanswered
+from penstock.stores.redis.guard import RedisGuard
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
@@ -78,7 +78,7 @@ class Link:
     references: a connection, a turn, the connector's token are gone with whoever held them.
     """
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: Guard) -> None:
+    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: RedisGuard) -> None:
         self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
         self.guard = guard
         self._closed: Failed | None = None  # why nobody is to be asked here any more

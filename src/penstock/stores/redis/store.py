@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
-from penstock.engine.guard import Guards
 from penstock.events import Hook
 from penstock.events import nobody as nobody_told
 from penstock.model import Failed, Key, Op, Outcome, check_key
@@ -26,6 +25,7 @@ from penstock.stores.redis.cluster import OfCluster
 from penstock.stores.redis.commands import Talk
 from penstock.stores.redis.config import Node, Settings, read_client, read_url
 from penstock.stores.redis.connection import check
+from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.loop import LoopStore
 from penstock.stores.redis.pool import Exchange, Link, NoAnswer
 from penstock.stores.redis.redirects import Errand
