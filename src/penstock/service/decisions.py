@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.clock import SECOND, Micros, monotonic
 from penstock.enforcer import AsyncEnforcer, Enforcer, decided
@@ -47,15 +47,6 @@ STEP: Micros = 1_000
 Result: TypeAlias = Ruling | PenstockError
 Then: TypeAlias = Callable[[Outcome], Verdict | None]
 """Hears of an operation's outcome, and returns the verdict that came of it, if one did."""
-
-
-class Asked(NamedTuple):
-    """A request to decide on. `dry` decides and charges nothing."""
-
-    descriptor: Descriptor
-    cost: int = 1
-    id: Id | None = None
-    dry: bool = False
 
 
 class Batch:
@@ -191,32 +182,6 @@ class Decider:
         if ruling.admission is not None:
             ruling.end()  # what a shedder counts is the work of this service, and that is done
         return ruling
-
-    def decide(
-        self, requests: Sequence[Asked], done: Callable[[list[Result]], None], expires: float | None = None
-    ) -> None:
-        """Decide on requests as one batch: `done` gets one ruling or error for each, in their order."""
-        batch = self.batch()
-        results: list[Any] = [None] * len(requests)
-        missing = len(requests)
-
-        def one(position: int, result: Result) -> None:
-            nonlocal missing
-            results[position] = result
-            missing -= 1
-            if not missing:
-                done(results)
-
-        for position, (descriptor, cost, id, dry) in enumerate(requests):
-            then = partial(one, position)
-            try:
-                known = self.check(batch, descriptor, cost, id, dry=dry, expires=expires, then=then)
-            except PenstockError as error:
-                one(position, error)
-            else:
-                if known is not None:
-                    one(position, known)
-        batch.run()
 
     def plan(self, descriptor: Descriptor, cost: int) -> tuple[RuleSet, Descriptor, Plan]:
         """The rules in force, what they are told of a request, and what follows from them."""

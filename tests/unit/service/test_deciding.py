@@ -1,7 +1,8 @@
 """Deciding in batches: who waits for whom, and how long the store may take."""
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +18,7 @@ from penstock.rules.api_keys import AsyncKeyDirectory
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.ruling import Ruling
-from penstock.service.decisions import Asked, Decider, Result
+from penstock.service.decisions import Decider, Result
 from tests.unit.service.desk import RULES, Desk
 
 ALICE = {"path": "/orders/1", "user": "alice"}
@@ -28,12 +29,39 @@ def desk(request: pytest.FixtureRequest) -> Desk:
     return Desk(shared=request.param)
 
 
-def decide(desk: Desk, *asked: Asked) -> list[Result]:
-    done: list[list[Result]] = []
-    desk.decider.decide(asked, done.append)
-    desk.held.go()
-    (results,) = done
+class Asked(NamedTuple):
+    descriptor: dict[str, str]
+    cost: int = 1
+    id: str | None = None
+    dry: bool = False
+
+
+def begin(decider: Decider, *asked: Asked, expires: float | None = None) -> dict[int, Result]:
+    """Check requests in one batch, and run it. The results come in by position, some when the store has answered."""
+    batch = decider.batch()
+    results: dict[int, Result] = {}
+    for position, (descriptor, cost, id, dry) in enumerate(asked):
+        then = partial(results.__setitem__, position)
+        try:
+            known = decider.check(batch, descriptor, cost, id, dry=dry, expires=expires, then=then)
+        except PenstockError as error:
+            then(error)
+        else:
+            if known is not None:
+                then(known)
+    batch.run()
     return results
+
+
+def in_order(results: dict[int, Result], number: int) -> list[Result]:
+    assert len(results) == number
+    return [results[position] for position in range(number)]
+
+
+def decide(desk: Desk, *asked: Asked) -> list[Result]:
+    results = begin(desk.decider, *asked)
+    desk.held.go()
+    return in_order(results, len(asked))
 
 
 def test_requests_are_decided_in_order_and_each_fails_alone(desk: Desk) -> None:
@@ -69,10 +97,9 @@ def test_an_empty_batch_runs_nothing() -> None:
 
 def test_a_store_that_cannot_answer_is_an_error_to_who_asked() -> None:
     desk = Desk(shared=True)
-    done: list[list[Result]] = []
-    desk.decider.decide([Asked(ALICE), Asked({"path": "/banned"})], done.append)
+    results = begin(desk.decider, Asked(ALICE), Asked({"path": "/banned"}))
     desk.held.go([Failed(StoreError("gone", transient=True), "no")])
-    ((failed, blocked),) = done
+    failed, blocked = in_order(results, 2)
     assert isinstance(failed, PenstockError)
     assert isinstance(blocked, Ruling)
 
@@ -83,7 +110,7 @@ def test_the_store_may_take_what_a_rule_says_or_the_budget_but_no_longer_than_th
 
     def deadline(path: str, left: float | None) -> int | None:
         expires = None if left is None else monotonic() + left
-        desk.decider.decide([Asked({"path": path, "user": "a"})], lambda _: None, expires)
+        begin(desk.decider, Asked({"path": path, "user": "a"}), expires=expires)
         ((_, deadline, _),) = desk.held.waiting
         desk.held.go()
         return deadline
@@ -190,13 +217,11 @@ async def test_who_waits_for_a_store_that_breaks_hears_of_it() -> None:
 
     runner = Soon(limiter)
     runner._run = broken  # type: ignore[assignment]
-    heard: list[Any] = []
-    Decider(Enforcer(RuleSet(parse(RULES)), Desk(shared=True).limiter), runner, Unobserved()).decide(
-        [Asked(ALICE), Asked(ALICE)], heard.append
-    )
+    decider = Decider(Enforcer(RuleSet(parse(RULES)), Desk(shared=True).limiter), runner, Unobserved())
+    results = begin(decider, Asked(ALICE), Asked(ALICE))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    ((first, second),) = heard
+    first, second = in_order(results, 2)
     assert isinstance(first, StoreError)
     assert isinstance(second, StoreError)
     assert "alice" not in str(first)
