@@ -24,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,10 +116,19 @@ class Result:
 # ---------------------------------------------------------------- running
 
 
-def run(*command: str, **environment: str) -> int:
+def run(*command: str, output: IO[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     sys.stdout.flush()
     inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
-    done = subprocess.run(command, cwd=ROOT, env=inherited | environment, stdin=subprocess.DEVNULL, check=False)
+    errors = None if output is None else subprocess.STDOUT
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=inherited | dict(environment or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        check=False,
+    )
     return done.returncode
 
 
@@ -129,10 +139,15 @@ def timed(tier: str) -> Iterator[Result]:
     start = time.monotonic()
     yield result
     result.seconds = time.monotonic() - start
-    print(f"---- {tier}: {'ok' if result.good else 'FAILED'}, {result.seconds:.1f} s", flush=True)
+    print(ended(result), flush=True)
 
 
-def run_static() -> Result:
+def ended(result: Result) -> str:
+    return f"---- {result.tier}: {'ok' if result.good else 'FAILED'}, {result.seconds:.1f} s"
+
+
+def run_static(output: Path) -> Result:
+    """Run the static checks; what they print goes to `output`, because a tier of tests runs at the same time."""
     folders = [folder for folder in ("src", "tests", "bench", "tools") if (ROOT / folder).is_dir()]
     commands = {
         "ruff check": (sys.executable, "-m", "ruff", "check", "."),
@@ -140,11 +155,37 @@ def run_static() -> Result:
         "mypy": (sys.executable, "-m", "mypy", *folders),
         "import contracts": (str(Path(sys.executable).parent / "lint-imports"), "--no-logo"),
     }
-    with timed("static") as result:
-        failed = [name for name, command in commands.items() if run(*command) != 0]
-        result.good = not failed
-        result.note = f"failed: {', '.join(failed)}" if failed else ", ".join(commands)
+    result = Result("static")
+    start = time.monotonic()
+    with output.open("w", encoding="utf-8") as file:
+        failed = [name for name, command in commands.items() if run(*command, output=file) != 0]
+    result.seconds = time.monotonic() - start
+    result.good = not failed
+    result.note = f"failed: {', '.join(failed)}" if failed else ", ".join(commands)
     return result
+
+
+class Static:
+    """The static checks, beside the first tier that mostly waits for servers; or alone where there is no such tier."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._output = scratch / "static.txt"
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[Result] | None = None
+
+    def start(self) -> None:
+        if self._running is None:
+            self._running = self._pool.submit(run_static, self._output)
+
+    def finish(self) -> Result:
+        """Wait for the checks, and print what they printed."""
+        self.start()
+        assert self._running is not None
+        result = self._running.result()
+        self._pool.shutdown()
+        print(f"\n==== {result.tier}\n{self._output.read_text(encoding='utf-8')}", end="")
+        print(ended(result), flush=True)
+        return result
 
 
 def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | None:
@@ -162,7 +203,7 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
     if mode.profile == "full":
         command += ["--override-ini=faulthandler_timeout=7200"]
     with timed(tier) as result:
-        code = run(*command, *folders, COVERAGE_FILE=str(scratch / f".coverage.{slug}"))
+        code = run(*command, *folders, environment={"COVERAGE_FILE": str(scratch / f".coverage.{slug}")})
         result.cases = read_report(report)
         result.good = code == 0 and result.count("passed") > 0
         result.note = "" if result.good else {5: "no test found"}.get(code, f"pytest's exit code {code}")
@@ -214,8 +255,8 @@ def run_coverage(scratch: Path) -> Result:
     coverage = (sys.executable, "-m", "coverage")
     data = {"COVERAGE_FILE": str(scratch / ".coverage")}
     with timed("coverage") as result:
-        combined = run(*coverage, "combine", "--quiet", str(scratch), **data) == 0
-        result.good = combined and run(*coverage, "report", f"--fail-under={COVERAGE_AT_LEAST}", **data) == 0
+        combined = run(*coverage, "combine", "--quiet", str(scratch), environment=data) == 0
+        result.good = combined and run(*coverage, "report", f"--fail-under={COVERAGE_AT_LEAST}", environment=data) == 0
         result.note = f"{'at least' if result.good else 'below'} {COVERAGE_AT_LEAST} % of lines and branches"
     return result
 
@@ -248,16 +289,16 @@ def failures(results: list[Result], profile: str) -> str:
     return "\n".join(["Failed:", *lines, "", ""])
 
 
-def bottom_line(results: list[Result]) -> str:
+def bottom_line(results: list[Result], seconds: float) -> str:
+    """Return the counts of all tiers, and how long they took together."""
     passed, failed, skipped = (sum(r.count(outcome) for r in results) for outcome in ("passed", "failed", "skipped"))
-    seconds = sum(r.seconds for r in results)
     ran = any(r.cases for r in results)
     counts = f"{passed} passed, {failed} failed, {skipped} skipped in {seconds:.0f} s" if ran else f"{seconds:.0f} s"
     bad = [r.tier for r in results if not r.good]
     return f"FAILED ({', '.join(bad)}): {counts}" if bad else f"OK: {counts}"
 
 
-def proof(mode: Mode, results: list[Result]) -> str:
+def proof(mode: Mode, results: list[Result], seconds: float) -> str:
     packages = ("penstock", "hypothesis", "pytest", "mypy", "ruff", "coverage")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
@@ -273,7 +314,7 @@ def proof(mode: Mode, results: list[Result]) -> str:
             f"- source: {source()}",
             f"- machine: {machine}",
             f"- versions: {versions}",
-            f"- **{bottom_line(results)}**",
+            f"- **{bottom_line(results, seconds)}**",
             "",
             "## Tiers",
             "",
@@ -320,21 +361,26 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the scratch folder goes
 
     results: list[Result] = []
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as scratch:
-        if mode.static:
-            results.append(run_static())
+        static = Static(Path(scratch))
         for tier in mode.tiers:
+            if mode.static and tier in WAITING:
+                static.start()
             result = run_tier(tier, mode, arguments.workers, Path(scratch))
             if result is not None:
                 results.append(result)
+        if mode.static:
+            results.insert(0, static.finish())
         if mode.coverage:
             results.append(run_coverage(Path(scratch)))
 
+    seconds = time.monotonic() - start
     if arguments.mode == "full":
         PROOF.parent.mkdir(exist_ok=True)
-        PROOF.write_text(proof(mode, results), encoding="utf-8")
+        PROOF.write_text(proof(mode, results, seconds), encoding="utf-8")
         print(f"\nwritten: {PROOF.relative_to(ROOT)}")
-    print(f"\n{table(results)}\n\n{failures(results, mode.profile)}{bottom_line(results)}")
+    print(f"\n{table(results)}\n\n{failures(results, mode.profile)}{bottom_line(results, seconds)}")
     return 0 if results and all(result.good for result in results) else 1
 
 
