@@ -40,7 +40,7 @@ test: .venv/.made servers ## all tiers: static, unit + property, conformance, ri
 test-fast: .venv/.made ## the inner loop, under a minute: unit, property and conformance with few examples
 	@$(PY) tools/test.py fast --workers $(WORKERS)
 
-test-full: .venv/.made servers ## as test, with 10,000 generated examples per property; writes docs/proof.md
+test-full: .venv/.made servers ## as test, with 10,000 generated examples per property; writes docs/results/proof.md
 	@$(PY) tools/test.py full --workers $(WORKERS)
 
 check: .venv/.made ## static checks alone: ruff, mypy --strict, import contracts

@@ -63,7 +63,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Leaves in the JUnit report how many generated examples a property held for; docs/proof.md shows it."""
+    """Leaves in the JUnit report how many generated examples a property held for; docs/results/proof.md shows it."""
     statistics: str = getattr(item, "hypothesis_statistics", "")
     examples = sum(int(count) for count in re.findall(r"(\d+) passing", statistics))
     if examples:

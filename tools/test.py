@@ -3,7 +3,7 @@
     python tools/test.py check     static checks alone
     python tools/test.py fast      unit, property and conformance tests with few generated examples
     python tools/test.py ci        all tiers and coverage; what `make test` runs
-    python tools/test.py full      the same with 10,000 examples per property; writes docs/proof.md
+    python tools/test.py full      the same with 10,000 examples per property; writes docs/results/proof.md
 
 Every tier runs even if an earlier one failed; the exit code is 0 only if all of them, and the coverage, are good.
 The last lines name every failed test, its tier and the command that runs it again.
@@ -33,7 +33,7 @@ from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-PROOF = ROOT / "docs" / "proof.md"
+PROOF = ROOT / "docs" / "results" / "proof.md"
 COVERAGE_AT_LEAST = 95
 
 # Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines many
