@@ -37,7 +37,7 @@ from penstock.events import Hook, nobody
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, DirectAsk, Store, open_async_store, open_store
+from penstock.stores import AsyncStore, Local, Store, open_async_store, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,7 +77,7 @@ class Limiter(Front):
         self._owns_store = opened is not store
         self._driver = Driver(opened, layers, self._clock, on_failure, hook)
 
-    def _bind_repeats(self, parts: tuple[Quota, ...]) -> DirectAsk | None:
+    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Local | None:
         repeated = self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
         if repeated is None:
             return None
@@ -330,7 +330,7 @@ class AsyncLimiter(Front):
         self._owns_store = opened is not store
         self._driver = AsyncDriver(opened, layers, self._clock, on_failure, hook)
 
-    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Callable[[Key, int, Micros], Verdict | None] | None:
+    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Local | None:
         return self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
 
     async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:

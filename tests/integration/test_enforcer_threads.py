@@ -58,14 +58,14 @@ def test_keys_named_in_any_order_never_deadlock() -> None:
     store = MemoryStore(clock=ManualClock())
     quota = Quota(10**6, 3600)
     asks = [Ask(f"key {number}", quota) for number in range(6)]
-    store.ask_all(tuple(asks), 0, Verdict)
+    store.decide(tuple(asks), 0, Verdict)
 
     def work(number: int) -> int:
         chance = random.Random(number)
-        return sum(bool(store.ask_all(tuple(chance.sample(asks, 4)), 0, Verdict)) for _ in range(2 * EACH))
+        return sum(bool(store.decide(tuple(chance.sample(asks, 4)), 0, Verdict)) for _ in range(2 * EACH))
 
     assert sum(in_threads(work, THREADS)) == THREADS * 2 * EACH
-    peeked = [store.ask_all((ask,), 0, Verdict).remaining for ask in asks]
+    peeked = [store.decide((ask,), 0, Verdict).remaining for ask in asks]
     assert sum(10**6 - remaining - 2 for remaining in peeked) == THREADS * 2 * EACH * 4
 
 
@@ -79,8 +79,9 @@ def test_what_is_known_goes_the_short_way_and_what_is_not_the_ordinary_one() -> 
         taken.append("ordinary")
         return store._ask_all(asks, 0, Verdict)
 
-    ask_all = bind_together(store._stripes, store._family, ordinary)
-    assert [ask_all(asks, 0, Verdict).remaining for _ in range(3)] == [4, 3, 2]
+    slow: Any = ordinary
+    decide = bind_together(store._stripes, store._family, slow)
+    assert [decide(asks, 0, Verdict).remaining for _ in range(3)] == [4, 3, 2]
     assert taken == ["ordinary"]
 
 

@@ -100,7 +100,7 @@ def calls(store: MemoryStore) -> dict[str, Callable[[int], object]]:
 
     def together(number: int) -> object:
         start = number % 60
-        return store.ask_all(tuple(Ask(key, LONE) for key in KEYS[start : start + 4]), 0, Verdict)
+        return store.decide(tuple(Ask(key, LONE) for key in KEYS[start : start + 4]), 0, Verdict)
 
     return {
         "acquire": lambda number: limiter.acquire(KEYS[number % 64], LONE),

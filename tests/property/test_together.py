@@ -53,7 +53,7 @@ def test_the_short_way_answers_as_the_ordinary_one(seed: int) -> None:
             for key, quota in random.sample(counters, k=random.randint(1, 4))
         )
         (wanted,) = ordinary.run([Acquire(asks)])
-        found = short.ask_all(asks, clock.micros, Verdict)
+        found = short.decide(asks, clock.micros, Verdict)
         assert isinstance(wanted, Verdict)
         assert _plain(found) == _plain(wanted)
         assert [_plain(one) for one in found.decisions] == [_plain(one) for one in wanted.decisions]

@@ -138,7 +138,7 @@ def test_amounts_that_vary_without_end_do_not_fill_the_memory(store: MemoryStore
     quotas = [Quota(limit, 60) for limit in range(1, MAX_BOUND + 100)]
     for quota in quotas:
         store.bind((quota,))
-    assert len(store._direct) <= MAX_BOUND
+    assert len(store._bound) <= MAX_BOUND
     assert len(store._family(quotas[0]).bounds) <= MAX_BOUND
     assert limiter.acquire("alice", quotas[0])
 
@@ -533,15 +533,25 @@ def test_a_store_nobody_holds_is_freed() -> None:
 PACED = Quota.parse("200/second gcra burst 1")
 
 
+def decided(store: MemoryStore, now: Micros) -> Verdict:
+    """Decide one unit of alice's in process."""
+    local = store.bind((PACED,)).local
+    verdict = None if local is None else local("alice", 1, now)
+    assert verdict is not None
+    return verdict
+
+
 def stale_asks(store: MemoryStore) -> dict[str, Callable[[Micros], Verdict]]:
     """Ways to ask with an instant that was read before others had their turn."""
     posed = (("alice", PACED, 1, False),)
     other = ("bob", PACED, 1, False)
+    _, _, once, _ = store.bind((PACED,))
+    assert once is not None
     return {
-        "one": lambda now: store.bind((PACED,))("alice", 1, now),
-        "one with an id": lambda now: store.bind_once(PACED)("alice", 1, b"id", now),
-        "a lone ask of rules": lambda now: store.ask_all(posed, now, Verdict),
-        "asks of rules": lambda now: store.ask_all((*posed, other), now, Verdict),
+        "one": lambda now: decided(store, now),
+        "one with an id": lambda now: once("alice", 1, b"id", now),
+        "a lone ask of rules": lambda now: store.decide(posed, now, Verdict),
+        "asks of rules": lambda now: store.decide((*posed, other), now, Verdict),
     }
 
 
@@ -553,10 +563,10 @@ def test_who_was_held_up_after_reading_the_clock_gives_nobody_a_unit(way: str) -
     stale = clock.time_ns() // 1_000
     for _ in range(4):
         clock.advance(0.005)
-        assert store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)
+        assert decided(store, clock.time_ns() // 1_000)
     held_up = stale_asks(store)[way](stale)
     assert not held_up
     assert held_up.at_us == clock.time_ns() // 1_000
-    assert not store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)
+    assert not decided(store, clock.time_ns() // 1_000)
     clock.advance(0.005)
-    assert store.bind((PACED,))("alice", 1, clock.time_ns() // 1_000)
+    assert decided(store, clock.time_ns() // 1_000)

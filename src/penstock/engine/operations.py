@@ -36,7 +36,7 @@ from penstock.model import (
     new,
 )
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, DirectAmends, DirectAsk, InProcess, Store
+from penstock.stores import AsyncStore, DirectAmends, InProcess, Store
 
 QuotaLike: TypeAlias = str | Quota | Sequence[str | Quota]
 """A quota, its text, a text of several, or several of either."""
@@ -63,9 +63,7 @@ class Front:
         if in_process is not None and clock not in (None, in_process.clock):
             raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
         self._bind = None if in_process is None or layers else in_process.bind
-        self._bind_once = None if in_process is None or layers else in_process.bind_once
-        self._bind_amends = None if in_process is None or layers else in_process.bind_amends
-        self._ask_all = None if in_process is None or layers else in_process.ask_all
+        self._ask_all = None if in_process is None or layers else in_process.decide
         self._clock = clock or (SystemClock() if in_process is None else in_process.clock)
         self._time_ns = self._clock.time_ns
         self._repeats = next((layer for layer in layers if isinstance(layer, DenyCache)), None)
@@ -110,7 +108,7 @@ class Front:
     def _direct_ask(self, quota: QuotaLike) -> Any:
         """The store's own function for `quota`, if it has such."""
         parts = self._quotas(quota)
-        ask = self._bind_repeats(parts) if self._bind is None else self._bind(parts)
+        ask = self._bind_repeats(parts) if self._bind is None else self._bind(parts).local
         if isinstance(quota, str | Quota | tuple):
             if len(self._direct) >= MAX_REMEMBERED:
                 self._direct.clear()
@@ -132,12 +130,10 @@ class Front:
     def _direct_once(self, key: Key, quota: QuotaLike, cost: int, id: Id) -> Verdict | None:
         """What a request with an id is answered, if its store has a short way: a single ask."""
         parts = self._quotas(quota)
-        if self._bind_once is None or len(parts) != 1:
-            return None
-        once = self._bind_once(parts[0])
-        return once(check_key(key), cost, check_id(id), self._time_ns() // 1_000)
+        once = None if self._bind is None else self._bind(parts).once
+        return None if once is None else once(check_key(key), cost, check_id(id), self._time_ns() // 1_000)
 
-    def _direct_asks(self, requests: Sequence[Request]) -> Iterable[tuple[DirectAsk, Key]] | None:
+    def _direct_asks(self, requests: Sequence[Request]) -> Iterable[tuple[Any, Key]] | None:
         """The store's own function for each request, if it has one for all and nothing needs a closer look."""
         self._check_open()
         if self._bind is None or set(map(type, requests)) != {tuple}:
@@ -201,11 +197,12 @@ class Front:
 
     def _direct_amends(self, quota: Quota) -> DirectAmends | None:
         """The store's own functions to amend what a single ask of `quota` was charged, if it has such."""
-        if self._bind_amends is None or self._closed:
+        amends = None if self._bind is None or self._closed else self._bind((quota,)).amends
+        if amends is None:
             return None
         if len(self._amends) >= MAX_REMEMBERED:
             self._amends.clear()
-        amends = self._amends[quota] = self._bind_amends(quota)
+        self._amends[quota] = amends
         return amends
 
     def _direct_refund(self, charged: Verdict | Receipt) -> Amended | None:

@@ -94,23 +94,19 @@ class Unobserved:
 
 V = TypeVar("V", bound=Verdict)
 
-DirectAsk: TypeAlias = Callable[[Key, int, Micros], Verdict]
-"""Decide and charge (key, cost) at an instant. Takes keys and costs as users write them, and checks them."""
+Local: TypeAlias = Callable[[Key, int, Micros], Verdict | None]
+"""Decide and charge (key, cost) at an instant, in this process; None leaves the decision to what is below.
+
+It takes keys and costs as users write them, and checks them.
+"""
 
 
 DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
-"""The same for a request with an id, which comes after the cost and was checked."""
-
-
-class AskAll(Protocol):
-    """Decides on all asks of a request, which have been checked, at an instant; charges all or none."""
-
-    def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V], /) -> V:
-        """The verdict, made as one of `kind`."""
+"""Decide a request with an id: (key, cost, id, now). The id has been checked."""
 
 
 class DirectAmends(NamedTuple):
-    """How a store in this process amends a verdict of a single ask without the making of operations and batches.
+    """Amend the verdict of a single ask in this process, without an operation and a batch.
 
     - `refund(key, cost, mark, now)`: give back a charge that had no id; how many units came back.
     - `settle(verdict, units, now)`: make the cost of a request with an id `units` after all, the first time; how many
@@ -119,6 +115,21 @@ class DirectAmends(NamedTuple):
 
     refund: Callable[[Key, int, int, Micros], int]
     settle: Callable[[Verdict, int, Micros], int]
+
+
+class BoundQuota(NamedTuple):
+    """Everything about the quotas of a request that depends on them alone, prepared once.
+
+    - `parts`: the counters that a request asks, all or none.
+    - `local`: decides a request of one key in this process.
+    - `once`: the same for a request with an id.
+    - `amends`: changes what such a request was charged.
+    """
+
+    parts: tuple[Quota, ...]
+    local: Local | None = None
+    once: DirectOnce | None = None
+    amends: DirectAmends | None = None
 
 
 class Store(Protocol):
@@ -147,15 +158,8 @@ class InProcess(Protocol):
 
     clock: Clock
 
-    @property
-    def ask_all(self) -> AskAll:
-        """The function that answers requests of any keys, all or none."""
+    def bind(self, quotas: tuple[Quota, ...]) -> BoundQuota:
+        """Prepare requests of one key for `quotas`, which are `Quota.parts`."""
 
-    def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
-        """The function that answers requests of one key for `quotas`, which are `Quota.parts`, all or none."""
-
-    def bind_once(self, quota: Quota) -> DirectOnce:
-        """The function that answers requests of one key for `quota` alone that have an id."""
-
-    def bind_amends(self, quota: Quota) -> DirectAmends:
-        """The functions that amend what a single ask of `quota` was charged."""
+    def decide(self, asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V:
+        """Decide a request of any keys at an instant, all asks or none. The asks have been checked."""

@@ -7,7 +7,7 @@ from types import ModuleType
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
-from penstock.engine.protocols import AsyncStore, DirectAmends, DirectAsk, DirectOnce, InProcess, Store
+from penstock.engine.protocols import AsyncStore, DirectAmends, DirectOnce, InProcess, Local, Store
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
 from penstock.stores.memory.store import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
@@ -76,9 +76,9 @@ __all__ = [
     "AsyncMemoryStore",
     "AsyncStore",
     "DirectAmends",
-    "DirectAsk",
     "DirectOnce",
     "InProcess",
+    "Local",
     "MemoryStore",
     "Store",
     "open_async_store",

@@ -24,7 +24,7 @@ from penstock.service.envoy.plans import Conduct, Plan, Planner
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.envoy.stats import Counts
 from penstock.service.grpc import Status
-from penstock.stores import DirectAsk
+from penstock.stores import Local
 
 log = logging.getLogger("penstock.service")
 
@@ -84,7 +84,7 @@ class ShouldRateLimit:
         self._config: Config | None = None
         self._planner = Planner(source.current, conduct, self.counts)
         self._plans: dict[bytes, Plan] = {}
-        self._directs: dict[Quota, DirectAsk] = {}
+        self._directs: dict[Quota, Local] = {}
 
     def handle(self, messages: Sequence[Question]) -> None:
         self._renew()
@@ -101,7 +101,7 @@ class ShouldRateLimit:
                 continue
             ops, fates, _, direct, _ = plan
             if direct is not None:
-                verdict = direct(ops[0][0][0][0], fates[0][3], now)
+                verdict: Any = direct(ops[0][0][0][0], fates[0][3], now)
                 verdicts.append(verdict)
                 message.answer(simple(fates[0], verdict))
                 statuses.append(Status.OK)
@@ -141,12 +141,12 @@ class ShouldRateLimit:
             self._plans[message.data] = plan
         return plan
 
-    def _direct(self, quota: Quota) -> DirectAsk:
+    def _direct(self, quota: Quota) -> Local:
         direct = self._directs.get(quota)
         if direct is None:
             if len(self._directs) >= MAX_PLANS:  # requests bring limits along
                 self._directs.clear()
-            direct = self._directs[quota] = self._bind((quota,))
+            direct = self._directs[quota] = self._bind((quota,)).local
         return direct
 
     def _done(self, asking: Sequence[tuple[Question, Plan]], began: float, outcomes: Sequence[Outcome]) -> None:

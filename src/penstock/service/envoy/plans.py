@@ -17,7 +17,7 @@ from penstock.service.envoy import answers
 from penstock.service.envoy.config import UNITS_BY_NUMBER, Config, Entry, Found, Limit, counter_key
 from penstock.service.envoy.protocol import DecodeError, RateLimitRequest
 from penstock.service.envoy.stats import Counts, Tally
-from penstock.stores import DirectAsk
+from penstock.stores import Local
 
 MAX_DESCRIPTORS = 256
 """In one request."""
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     ops: tuple[Acquire, ...]
     fates: tuple[Fate, ...]
     simple: bool
-    direct: DirectAsk | None = None
+    direct: Local | None = None
     asked: bytes = b""
 
 

@@ -7,11 +7,11 @@ to the store's ordinary way, under the same locks. Locks are taken in the order 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.algorithms.base import Decide, State
 from penstock.clock import Micros
-from penstock.engine.protocols import AskAll, V
+from penstock.engine.protocols import V
 from penstock.model import Decision, Key, Posed
 from penstock.quota import MIN_INTERVAL, Quota
 from penstock.stores.memory.counters import MAX_BOUND, Family
@@ -24,7 +24,13 @@ _Kept: TypeAlias = tuple[dict[Key, State], Key, State, State]
 """Where a counter is, its key, its state before and after."""
 
 
-def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordinary: AskAll) -> AskAll:
+class DecideAll(Protocol):
+    """Decides a request of any keys at an instant, all asks or none; the verdict is made as one of `kind`."""
+
+    def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V: ...
+
+
+def bind_together(stripes: Stripes, family_of: Callable[[Quota], Family], ordinary: DecideAll) -> DecideAll:
     """The function that decides requests; `ordinary` is the way for those that are not short."""
     acquires = [stripe.lock.acquire for stripe in stripes.all]
     releases = [stripe.lock.release for stripe in stripes.all]

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.engine.protocols import AskAll, DirectAmends, DirectAsk, DirectOnce, V
+from penstock.engine.protocols import BoundQuota, DirectOnce, Local, V
 from penstock.errors import InvalidOption, shown
 from penstock.model import (
     NOT_CHARGED,
@@ -42,7 +42,7 @@ from penstock.model import (
 from penstock.quota import Identity, Quota
 from penstock.stores.memory.amends import Amends
 from penstock.stores.memory.counters import MAX_BOUND, Counter, Family
-from penstock.stores.memory.decide import bind_together
+from penstock.stores.memory.decide import DecideAll, bind_together
 from penstock.stores.memory.stripes import MASK, STRIPES, Stripes, holding
 
 DEFAULT_MAX_KEYS = 1_000_000
@@ -63,11 +63,9 @@ class MemoryStore:
         self._stripes = Stripes(check_max_keys(max_keys))
         self._amends = Amends(self._stripes)
         self._families: dict[Identity, Family] = {}
-        self._direct: dict[tuple[Quota, ...], DirectAsk] = {}
-        self._direct_once: dict[Quota, DirectOnce] = {}
-        self._direct_amends: dict[Quota, DirectAmends] = {}
+        self._bound: dict[tuple[Quota, ...], BoundQuota] = {}
         self._lock = self._stripes.lock  # protects the making of families
-        self.ask_all: AskAll = bind_together(self._stripes, self._family, self._ask_all)
+        self.decide: DecideAll = bind_together(self._stripes, self._family, self._ask_all)
 
     @property
     def counters(self) -> int:
@@ -81,31 +79,22 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def bind(self, quotas: tuple[Quota, ...]) -> DirectAsk:
-        direct = self._direct.get(quotas)
-        if direct is None:
-            if len(self._direct) >= MAX_BOUND:
-                self._direct.clear()
-            direct = self._direct[quotas] = self._bind_one(*quotas) if len(quotas) == 1 else self._bind_all(quotas)
-        return direct
+    def bind(self, quotas: tuple[Quota, ...]) -> BoundQuota:
+        bound = self._bound.get(quotas)
+        if bound is None:
+            if len(self._bound) >= MAX_BOUND:
+                self._bound.clear()
+            bound = self._bound[quotas] = self._prepared(quotas)
+        return bound
 
-    def bind_amends(self, quota: Quota) -> DirectAmends:
-        amends = self._direct_amends.get(quota)
-        if amends is None:
-            if len(self._direct_amends) >= MAX_BOUND:
-                self._direct_amends.clear()
-            amends = self._direct_amends[quota] = self._amends.bind(self._family(quota), quota)
-        return amends
+    def _prepared(self, quotas: tuple[Quota, ...]) -> BoundQuota:
+        if len(quotas) > 1:
+            return BoundQuota(quotas, self._bind_all(quotas))
+        (quota,) = quotas
+        amends = self._amends.bind(self._family(quota), quota)
+        return BoundQuota(quotas, self._bind_one(quota), self._bind_once(quota), amends)
 
-    def bind_once(self, quota: Quota) -> DirectOnce:
-        once = self._direct_once.get(quota)
-        if once is None:
-            if len(self._direct_once) >= MAX_BOUND:
-                self._direct_once.clear()
-            once = self._direct_once[quota] = self._bind_once(quota)
-        return once
-
-    def _bind_one(self, quota: Quota) -> DirectAsk:
+    def _bind_one(self, quota: Quota) -> Local:
         """The hot path: everything that does not depend on key, cost and now is done here, once."""
         family = self._family(quota)
         shelves, decide = family.shelves, family.bind(quota).decide
@@ -195,7 +184,7 @@ class MemoryStore:
             stripe.count += 1
         return state, stripe.shelf(family, now).young
 
-    def _bind_all(self, quotas: tuple[Quota, ...]) -> DirectAsk:
+    def _bind_all(self, quotas: tuple[Quota, ...]) -> Local:
         """As above for several quotas: all counters of one key are in one stripe."""
         families = [(quota, self._family(quota), self._family(quota).bind(quota)) for quota in quotas]
         stripes, decide = self._stripes.all, self._decide
@@ -348,9 +337,7 @@ class AsyncMemoryStore:
         self._store = store
         self.clock = store.clock
         self.bind = store.bind
-        self.bind_once = store.bind_once
-        self.bind_amends = store.bind_amends
-        self.ask_all = store.ask_all
+        self.decide = store.decide
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         return self._store.run(ops, deadline)
