@@ -27,7 +27,7 @@ from penstock.service.wire.http2.frames import (
     PREFACE,
     SETTINGS,
     WINDOW,
-    Setting,
+    SettingId,
     frame,
     read_head,
     settings,
@@ -45,7 +45,7 @@ class Connection:
         self.calls = [_call(encoder, 2 * number + 1, body, seed) for number in range(calls)]
         self.sent = self.answered = 0
         self._rest = b""
-        hello = settings([(Setting.INITIAL_WINDOW_SIZE, LARGEST)]) + window_update(0, LARGEST - WINDOW)
+        hello = settings([(SettingId.INITIAL_WINDOW_SIZE, LARGEST)]) + window_update(0, LARGEST - WINDOW)
         self.socket.sendall(PREFACE + hello)
 
     def ask(self, count: int) -> None:

@@ -19,10 +19,10 @@ from penstock.service.wire.http2.frames import (
     settings,
     window_update,
 )
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.unit.service.http2 import GET, POST, TEXT, Reader, Talk, block, request
 
-LIMITS = Limits(head=300, headers=8, body=60, calls=6, unsent=200)
+LIMITS = ServerLimits(head=300, headers=8, body=60, calls=6, unsent=200)
 
 ids = st.integers(0, 12)
 sizes = st.integers(0, 80)

@@ -22,8 +22,8 @@ from penstock.service.decisions import Decider
 from penstock.service.health import Health
 from penstock.service.routes import Routes
 from penstock.service.wire.calls import Call, Handler
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.processes import DEADLINE
 from tests.service.harness import Running, serving
 
@@ -68,8 +68,8 @@ def served(
     *,
     clock: Clock | None = None,
     token: str | None = None,
-    tls: Tls | None = None,
-    limits: Limits | None = None,
+    tls: ServerTls | None = None,
+    limits: ServerLimits | None = None,
     family: str = "ipv4",
     folder: str | None = None,
 ) -> Iterator[tuple[Running, Batches]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.service.wire.calls import Handler, Peer
 from penstock.service.wire.http1.connection import Http1
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.loop_batch import Turns
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.loop_batch import LoopBatch
 from penstock.service.wire.traffic import Traffic
 
 
@@ -83,9 +83,9 @@ class HandLoop:
 class Fed:
     """A connection, and what it has written."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+    def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
         self.loop = HandLoop()
-        self.traffic = Traffic(Turns(handler, self.loop), limits or Limits())  # type: ignore[arg-type]
+        self.traffic = Traffic(LoopBatch(handler, self.loop), limits or ServerLimits())  # type: ignore[arg-type]
         self.traffic.date = b""
         self.tape = Tape(self.loop)
         self.connection = Http1(self.traffic, Peer("192.0.2.1"))

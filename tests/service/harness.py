@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import uvloop
 
 from penstock.service.wire.calls import Call, Handler, Head, Openers
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.server import Server
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.tls import ServerTls
 from tests.rig.processes import DEADLINE, wait_until
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -218,8 +218,8 @@ class Running:
 def serving(
     handler: Handler,
     *,
-    limits: Limits | None = None,
-    tls: Tls | None = None,
+    limits: ServerLimits | None = None,
+    tls: ServerTls | None = None,
     loop: str = "uvloop",
     family: str = "ipv4",
     folder: str | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.service.sockets import Address, Listening
+from penstock.service.sockets import ListenAddress, ListeningSockets
 from penstock.service.supervisor import Supervisor
 
 
@@ -28,7 +28,7 @@ class Printing:
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 workers, drain, *flags = sys.argv[1:]
 python = os.environ.get("PYTHON_OF_WORKERS", sys.executable)
-with Listening([Address("127.0.0.1", 0)]) as listening:
+with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as listening:
     print("port", listening.addresses[0].port, flush=True)
     supervisor = Supervisor(
         (python, str(Path(__file__).with_name("plain_worker.py")), *flags),

@@ -12,8 +12,8 @@ import uvloop
 from penstock import ManualClock, RateLimited, StoreError
 from penstock.client import AsyncClient, Tls
 from penstock.errors import CostExceedsLimit, InvalidRequest
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls as ServerTls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.certificates import Certificate, can_make_certificates
 from tests.rig.processes import DEADLINE
 from tests.service.client_support import TOKEN, Batches, left, served
@@ -134,7 +134,7 @@ def test_one_client_serves_several_loops(at: tuple[Running, Batches]) -> None:
 
 
 async def test_connections_that_the_service_has_closed_are_not_used_again() -> None:
-    with served(limits=Limits(idle=0.05)) as (running, batches):
+    with served(limits=ServerLimits(idle=0.05)) as (running, batches):
         async with _client(running) as client:
             assert await client.acquire("a", "9/hour")
             await left(client)

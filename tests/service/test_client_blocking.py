@@ -15,8 +15,8 @@ from penstock import ManualClock, RateLimited, StoreError
 from penstock.client import Client, Tls
 from penstock.errors import InvalidInput, InvalidReceipt, InvalidRequest
 from penstock.middleware.wsgi import RateLimitMiddleware
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls as ServerTls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.certificates import Certificate, can_make_certificates
 from tests.rig.processes import DEADLINE
 from tests.service.client_support import TOKEN, Batches, served
@@ -200,7 +200,7 @@ def test_a_forked_child_has_connections_of_its_own(client: Client) -> None:
 
 def test_connections_that_the_service_has_closed_are_not_used_again() -> None:
     with (
-        served(limits=Limits(idle=0.05)) as (running, batches),
+        served(limits=ServerLimits(idle=0.05)) as (running, batches),
         Client(running.url, timeout=DEADLINE, on_failure="raise") as client,
     ):
         assert client.acquire("a", "9/hour")

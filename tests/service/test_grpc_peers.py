@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from penstock.service.grpc import ANSWER, Grpc, Message
-from penstock.service.wire.calls import Exchange
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.calls import StreamingCall
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.certificates import Certificate
 from tests.rig.processes import DEADLINE, wait_until
 from tests.service.harness import serving
@@ -187,7 +187,7 @@ def test_too_large_is_the_same_status(
 
 def test_more_than_the_server_reads_at_all_is_also_too_large() -> None:
     with (
-        serving(Grpc(methods()), limits=Limits(body=50_000)) as running,
+        serving(Grpc(methods()), limits=ServerLimits(body=50_000)) as running,
         grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel,
     ):
         assert ask(channel, "Echo", bytes(1_000_000)).code == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -232,7 +232,7 @@ def test_a_channel_outlives_a_drained_server_on_the_same_port() -> None:
 
 def test_over_tls(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
-    with serving(Grpc(methods()), tls=Tls(certificate.path, certificate.key)) as running:
+    with serving(Grpc(methods()), tls=ServerTls(certificate.path, certificate.key)) as running:
         credentials = grpc.ssl_channel_credentials(certificate.path.read_bytes())
         options = [("grpc.ssl_target_name_override", "localhost")]
         with grpc.secure_channel(f"127.0.0.1:{running.port}", credentials, options) as channel:
@@ -243,7 +243,7 @@ def test_over_tls(tmp_path: Path) -> None:
 class Talking:
     """Sends back what it hears, as it is framed."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: StreamingCall) -> None:
         self._exchange = exchange
         self.gone = False
         exchange.start(ANSWER)
@@ -261,7 +261,7 @@ class Talking:
 def test_both_sides_of_a_stream_go_on() -> None:
     talks: list[Talking] = []
 
-    def opener(exchange: Exchange) -> Talking:
+    def opener(exchange: StreamingCall) -> Talking:
         talks.append(Talking(exchange))
         return talks[-1]
 

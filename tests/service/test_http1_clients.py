@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.service.certificates import Authority
 from tests.service.harness import LOOPS, Echo, Running, serving
 
@@ -61,7 +61,7 @@ def test_httpx_posts_in_chunks(echo: Running) -> None:
 
 
 def test_httpx_reads_a_refusal_while_it_sends() -> None:
-    with serving(Echo(), limits=Limits(body=1000)) as running, httpx.Client(trust_env=False) as client:
+    with serving(Echo(), limits=ServerLimits(body=1000)) as running, httpx.Client(trust_env=False) as client:
         answer = client.post(running.url, content=LARGE)
         assert answer.status_code == 413
         assert answer.json()["code"] == "body_too_large"
@@ -84,7 +84,7 @@ def test_curl_over_tls(loop: str, tmp_path: Path) -> None:
     own = authority.sign("server", "DNS:localhost")
     caller = authority.sign("caller")
     handler = Echo()
-    with serving(handler, loop=loop, tls=Tls(*own, authority.certificate)) as running:
+    with serving(handler, loop=loop, tls=ServerTls(*own, authority.certificate)) as running:
         shown = ("--cert", str(caller.certificate), "--key", str(caller.key))
         url = f"https://localhost:{running.port}/a"
         resolved = ("--resolve", f"localhost:{running.port}:127.0.0.1")

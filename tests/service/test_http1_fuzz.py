@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.service.wire.calls import Call
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.service.fed import Fed
 from tests.service.harness import Echo, Running, serving
 
-LIMITS = Limits(head=400, headers=8, body=60, calls=3)
+LIMITS = ServerLimits(head=400, headers=8, body=60, calls=3)
 EXAMPLES = settings().max_examples // 2
 PARTS = 10 if settings.get_current_profile_name() == "full" else 1  # so that 50,000 are tried, and no part takes long
 

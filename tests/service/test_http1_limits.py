@@ -9,14 +9,14 @@ import pytest
 
 from penstock.service.wire.calls import Call, Head
 from penstock.service.wire.http1.connection import Http1
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.protocols import Entrance
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.protocols import ProtocolDetector
 from tests.rig.processes import wait_until
 from tests.service.fed import Fed
 from tests.service.harness import LOOPS, Echo, serving
 from tests.service.test_http1_reading import CHUNKED, GET, POST, Holding
 
-LIMITS = Limits(reading=10, idle=75, stalled=5, unsent=1000)
+LIMITS = ServerLimits(reading=10, idle=75, stalled=5, unsent=1000)
 PARTS = [GET[:1], GET[:-1], POST[:-1], CHUNKED[:-1], POST[:-5]]
 
 
@@ -129,7 +129,7 @@ def test_while_a_peer_leaves_too_much_unread_nothing_is_read_and_nothing_written
 
 def test_what_had_been_read_is_taken_up_when_the_peer_reads_again() -> None:
     handler = Holding()
-    fed = Fed(handler, Limits(calls=2)).feed(GET * 4)
+    fed = Fed(handler, ServerLimits(calls=2)).feed(GET * 4)
     fed.connection.pause_writing()
     for call in handler.calls:
         call.answer(Head(200))
@@ -166,7 +166,7 @@ class Terse:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_slow_peers_over_sockets(loop: str) -> None:
-    with serving(Echo(), limits=Limits(reading=0.1), loop=loop) as running:
+    with serving(Echo(), limits=ServerLimits(reading=0.1), loop=loop) as running:
         for part in PARTS:
             with running.client() as client:
                 assert client.ask(part).status == 408
@@ -176,7 +176,7 @@ def test_slow_peers_over_sockets(loop: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silent_peers_over_sockets(loop: str) -> None:
-    with serving(Echo(), limits=Limits(idle=0.1), loop=loop) as running:
+    with serving(Echo(), limits=ServerLimits(idle=0.1), loop=loop) as running:
         with running.client() as client:
             assert client.closed
         running.wait_empty()
@@ -185,7 +185,7 @@ def test_silent_peers_over_sockets(loop: str) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_deaf_peer_is_not_read_from_and_then_cut_off(loop: str) -> None:
     handler = Lavish()
-    limits = Limits(unsent=200_000, stalled=0.5, calls=4)
+    limits = ServerLimits(unsent=200_000, stalled=0.5, calls=4)
     with serving(handler, limits=limits, loop=loop) as running, running.client() as deaf, running.client() as other:
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.socket.settimeout(0.05)
@@ -204,7 +204,10 @@ def test_a_deaf_peer_is_not_read_from_and_then_cut_off(loop: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_slow_reader_gets_all_of_it(loop: str) -> None:
-    with serving(Lavish(), limits=Limits(unsent=10_000, calls=4), loop=loop) as running, running.client() as client:
+    with (
+        serving(Lavish(), limits=ServerLimits(unsent=10_000, calls=4), loop=loop) as running,
+        running.client() as client,
+    ):
         client.send(GET * 100)
         for _ in range(100):
             assert len(client.answer().body) == 100_000
@@ -215,7 +218,7 @@ def test_those_who_hold_most_are_cut_off_when_all_hold_too_much(loop: str) -> No
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n"
     chunks = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nc350\r\n"
     with (
-        serving(Echo(), limits=Limits(held=60_000), loop=loop) as running,
+        serving(Echo(), limits=ServerLimits(held=60_000), loop=loop) as running,
         running.client() as small,
         running.client() as large,
         running.client() as larger,
@@ -236,7 +239,7 @@ def test_those_who_hold_most_are_cut_off_when_all_hold_too_much(loop: str) -> No
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_connections_beyond_the_limit_are_closed_at_once(loop: str) -> None:
-    with serving(Echo(), limits=Limits(connections=2), loop=loop) as running:
+    with serving(Echo(), limits=ServerLimits(connections=2), loop=loop) as running:
         with running.client() as one, running.client() as two:
             assert one.ask(GET).status == two.ask(GET).status == 200
             with running.client() as three:
@@ -264,7 +267,7 @@ def test_a_call_whose_peer_is_gone_knows_it(loop: str) -> None:
 def test_nothing_is_left_of_connections_that_are_over(loop: str) -> None:
     def kept() -> int:
         gc.collect()
-        return sum(isinstance(one, Http1 | Entrance) for one in gc.get_objects())
+        return sum(isinstance(one, Http1 | ProtocolDetector) for one in gc.get_objects())
 
     before = kept()
     with serving(Terse(), loop=loop) as running:

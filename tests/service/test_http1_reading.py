@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.service.wire.calls import Call, Head
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.service.fed import Fed
 from tests.service.harness import LOOPS, Echo, Running, serving
 
@@ -177,7 +177,7 @@ def test_a_call_is_answered_once() -> None:
 
 def test_no_more_calls_than_the_limit_are_under_way() -> None:
     handler = Holding()
-    fed = Fed(handler, Limits(calls=4)).feed(GET * 9 + GET[:5])
+    fed = Fed(handler, ServerLimits(calls=4)).feed(GET * 9 + GET[:5])
     taken = []
     for number in range(9):
         taken.append(len(handler.calls))

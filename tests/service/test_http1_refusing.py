@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.service.wire.calls import Head
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.service.fed import Fed
 from tests.service.harness import LOOPS, Answer, Echo, Running, serving
 from tests.service.test_http1_reading import Holding
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-LIMITS = Limits(head=1000, headers=10, body=1000)
+LIMITS = ServerLimits(head=1000, headers=10, body=1000)
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 

@@ -20,14 +20,14 @@ from penstock.service.wire.http2.frames import (
     RST_STREAM,
     SETTINGS,
     Code,
-    Setting,
+    SettingId,
     frame,
     reset,
     settings,
     window_update,
 )
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.certificates import Certificate
 from tests.rig.processes import wait_until
 from tests.service.harness import LOOPS, Echo, serving
@@ -76,7 +76,7 @@ def test_what_begins_like_a_preface_and_is_none() -> None:
 def test_over_tls_the_handshake_decides(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     echo = Echo()
-    with serving(echo, tls=Tls(certificate.path, certificate.key)) as running:
+    with serving(echo, tls=ServerTls(certificate.path, certificate.key)) as running:
         for protocol in ("h2", "http/1.1"):
             context = ssl.create_default_context(cafile=str(certificate.path))
             context.set_alpn_protocols([protocol])
@@ -174,7 +174,7 @@ def test_draining_answers_what_is_under_way_and_what_is_on_its_way() -> None:
 
 
 def test_a_silent_connection_is_sent_away_well() -> None:
-    with serving(Echo(), limits=Limits(idle=0.05)) as running, connected(running) as peer:
+    with serving(Echo(), limits=ServerLimits(idle=0.05)) as running, connected(running) as peer:
         peer.until(GOAWAY)
         peer.send(frame(PING, ACK, 0, peer.until(PING).payload))
         assert peer.end() == Code.NO_ERROR
@@ -182,21 +182,21 @@ def test_a_silent_connection_is_sent_away_well() -> None:
 
 
 def test_a_request_that_does_not_end_is_reset() -> None:
-    with serving(Echo(), limits=Limits(reading=0.05)) as running, connected(running) as peer:
+    with serving(Echo(), limits=ServerLimits(reading=0.05)) as running, connected(running) as peer:
         peer.send(frame(HEADERS, END_HEADERS, 1, block(POST)))
         assert peer.until(RST_STREAM).code == Code.CANCEL
         assert peer.alive()
 
 
 def test_settings_that_are_never_acknowledged() -> None:
-    with serving(Echo(), limits=Limits(reading=0.05)) as running, running.client() as client:
+    with serving(Echo(), limits=ServerLimits(reading=0.05)) as running, running.client() as client:
         assert Peer(client.send(GREETING)).end() == Code.SETTINGS_TIMEOUT
 
 
 def test_a_window_that_stays_shut() -> None:
-    limits = Limits(stalled=0.05)
+    limits = ServerLimits(stalled=0.05)
     with serving(Echo(), limits=limits) as running, connected(running) as peer, connected(running) as other:
-        peer.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + request(1))
+        peer.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
         assert peer.end() == Code.ENHANCE_YOUR_CALM
         assert other.send(request(1)).answer(1).body == b"GET\n/\n\n"
 
@@ -209,14 +209,14 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_others_do_not_notice() -> None
             for call in calls:
                 call.answer(self.HEAD, bytes(100_000))
 
-    limits = Limits(stalled=0.2, unsent=65_536)
+    limits = ServerLimits(stalled=0.2, unsent=65_536)
     with serving(Large(), limits=limits) as running, connected(running) as other, running.client() as client:
         client.send(GREETING + frame(SETTINGS, ACK, 0) + window_update(0, 1 << 30))
-        client.send(settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 30)]))
+        client.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 1 << 30)]))
         peer = Peer(client)
         for id in range(1, 2_001, 2):
             peer.push(request(id, GET))
         other.send(window_update(0, 1 << 20) + window_update(0, 1 << 20))
-        other.send(settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)]) + request(1))
+        other.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 1 << 20)]) + request(1))
         assert len(other.answer(1).body) == 100_000
         wait_until(lambda: running.run(lambda: running.server.connections) == 1, "the silent one to be cut off")

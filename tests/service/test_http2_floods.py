@@ -13,13 +13,13 @@ from penstock.service.wire.http2.frames import (
     PING,
     PRIORITY,
     Code,
-    Setting,
+    SettingId,
     frame,
     reset,
     settings,
     window_update,
 )
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.service.harness import Echo, serving
 from tests.service.http2 import connected
 from tests.unit.service.http2 import GET, POST, block, request
@@ -40,7 +40,7 @@ def malformed_requests() -> bytes:
 
 
 def zero_windows() -> bytes:
-    start = settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
+    start = settings([(SettingId.INITIAL_WINDOW_SIZE, 0)])
     return start + b"".join(request(id, POST, bytes(10_000)) for id in range(1, 200, 2)) + window_update(0, 1) * MANY
 
 
@@ -59,7 +59,7 @@ FLOODS = {
     "malformed requests": malformed_requests(),
     "continuations": HEAD + frame(CONTINUATION, 0, 1, bytes(1_000)) * MANY,
     "empty continuations": HEAD + frame(CONTINUATION, 0, 1) * MANY,
-    "settings": settings([(Setting.INITIAL_WINDOW_SIZE, 5)]) * MANY,
+    "settings": settings([(SettingId.INITIAL_WINDOW_SIZE, 5)]) * MANY,
     "pings": frame(PING, 0, 0, bytes(8)) * MANY,
     "priorities": frame(PRIORITY, 0, 1, bytes(5)) * MANY,
     "empty data": OPEN + frame(DATA, 0, 1) * MANY,
@@ -92,7 +92,7 @@ def test_header_bombs_are_refused_one_by_one_and_cost_little() -> None:
 
 
 def test_streams_that_are_opened_and_left_alone_are_refused_beyond_the_limit() -> None:
-    limits = Limits(calls=10)
+    limits = ServerLimits(calls=10)
     with serving(Echo(), limits=limits) as running, connected(running) as peer:
         peer.send(b"".join(frame(HEADERS, END_HEADERS, id, block(POST)) for id in range(1, 101, 2)))
         assert peer.alive()

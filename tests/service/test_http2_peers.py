@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.service.grpc import Grpc, Message
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.tls import ServerTls
 from tests.rig.certificates import Certificate
 from tests.rig.processes import DEADLINE
 from tests.service.harness import Echo, serving
@@ -42,7 +42,7 @@ def test_curl_with_prior_knowledge(tmp_path: Path) -> None:
 
 def test_curl_chooses_by_the_handshake(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
-    with serving(Echo(), tls=Tls(certificate.path, certificate.key)) as running:
+    with serving(Echo(), tls=ServerTls(certificate.path, certificate.key)) as running:
         address = f"localhost:{running.port}:127.0.0.1"
         start = "curl", "--silent", "--cacert", str(certificate.path), "--resolve", address, "--write-out", WRITTEN
         url = f"https://localhost:{running.port}/"

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from penstock.cli.serve import EXAMPLE
-from penstock.service.sockets import Address, Listening
+from penstock.service.sockets import ListenAddress, ListeningSockets
 from tests.rig.certificates import Certificate, can_make_certificates
 from tests.rig.processes import DEADLINE, wait_until
 from tests.rig.servers import Server
@@ -163,7 +163,7 @@ def test_rules_that_are_named_and_not_there_are_not_made_up() -> None:
 
 
 def test_a_port_that_is_taken_is_said_to_be() -> None:
-    with Listening([Address("127.0.0.1", 0)]) as taken, Serving(listen=str(taken.addresses[0])) as service:
+    with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as taken, Serving(listen=str(taken.addresses[0])) as service:
         assert service.ended() == 2
         assert service.said == f"listen {taken.addresses[0]}: Address already in use\n"
 

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import InvalidOption
 from penstock.service.wire.calls import Call, Head, Peer
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.tls import ServerTls
 from tests.rig.processes import wait_until
 from tests.service.certificates import Authority, Pair
 from tests.service.harness import LOOPS, Running, serving
@@ -93,7 +93,7 @@ def name_shown(running: Running, context: ssl.SSLContext, name: str = "localhost
 
 def test_encrypted_and_by_that_known_as_secure(loop: str, authority: Authority, own: Pair) -> None:
     handler = Asking()
-    with serving(handler, tls=Tls(*own), loop=loop) as running:
+    with serving(handler, tls=ServerTls(*own), loop=loop) as running:
         context = client_context(authority)
         context.set_alpn_protocols(["http/1.1"])
         with running.client(context, "localhost") as client:
@@ -107,12 +107,12 @@ def test_encrypted_and_by_that_known_as_secure(loop: str, authority: Authority, 
 
 
 def test_a_client_that_offers_no_protocol_speaks_http_1(loop: str, authority: Authority, own: Pair) -> None:
-    with serving(Asking(), tls=Tls(*own), loop=loop) as running:
+    with serving(Asking(), tls=ServerTls(*own), loop=loop) as running:
         assert name_shown(running, client_context(authority)) == "first"
 
 
 def test_refusals_reach_an_encrypted_peer_too(loop: str, authority: Authority, own: Pair) -> None:
-    with serving(Asking(), tls=Tls(*own), loop=loop, limits=Limits(body=1000)) as running:
+    with serving(Asking(), tls=ServerTls(*own), loop=loop, limits=ServerLimits(body=1000)) as running:
         with running.client(client_context(authority), "localhost") as client:
             assert client.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n").status == 413
             assert client.closed
@@ -120,9 +120,9 @@ def test_refusals_reach_an_encrypted_peer_too(loop: str, authority: Authority, o
 
 
 def test_a_slow_reader_of_encrypted_answers_gets_all(loop: str, authority: Authority, own: Pair) -> None:
-    limits = Limits(unsent=10_000, calls=4)
+    limits = ServerLimits(unsent=10_000, calls=4)
     with (
-        serving(Lavish(), limits=limits, tls=Tls(*own), loop=loop) as running,
+        serving(Lavish(), limits=limits, tls=ServerTls(*own), loop=loop) as running,
         running.client(client_context(authority), "localhost") as client,
     ):
         client.send(GET * 50)
@@ -132,7 +132,7 @@ def test_a_slow_reader_of_encrypted_answers_gets_all(loop: str, authority: Autho
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_old_versions_are_refused(loop: str, authority: Authority, own: Pair) -> None:
-    with serving(Asking(), tls=Tls(*own), loop=loop) as running:
+    with serving(Asking(), tls=ServerTls(*own), loop=loop) as running:
         context = client_context(authority)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         assert name_shown(running, context) == "first"
@@ -145,7 +145,7 @@ def test_old_versions_are_refused(loop: str, authority: Authority, own: Pair) ->
 
 
 def test_who_speaks_no_tls_is_let_go(loop: str, own: Pair) -> None:
-    with serving(Asking(), tls=Tls(*own), loop=loop, limits=Limits(reading=0.3)) as running:
+    with serving(Asking(), tls=ServerTls(*own), loop=loop, limits=ServerLimits(reading=0.3)) as running:
         with running.client() as client:
             assert b"HTTP" not in client.send(GET).rest()
         with running.client() as silent:
@@ -155,7 +155,7 @@ def test_who_speaks_no_tls_is_let_go(loop: str, own: Pair) -> None:
 
 def test_names_of_a_client_by_its_certificate(loop: str, authority: Authority, own: Pair, client_pair: Pair) -> None:
     handler = Asking()
-    with serving(handler, tls=Tls(*own, authority.certificate), loop=loop) as running:
+    with serving(handler, tls=ServerTls(*own, authority.certificate), loop=loop) as running:
         name_shown(running, client_context(authority, client_pair))
     (peer,) = handler.peers
     assert peer.names == ("caller.example", "spiffe://example/caller", "caller@example", "caller")
@@ -166,7 +166,7 @@ def test_who_shows_no_certificate_or_a_strange_one_is_refused(
 ) -> None:
     handler = Asking()
     strange = Authority(tmp_path, "strange").sign("caller", "DNS:caller.example")
-    with serving(handler, tls=Tls(*own, authority.certificate), loop=loop) as running:
+    with serving(handler, tls=ServerTls(*own, authority.certificate), loop=loop) as running:
         for pair in (None, strange):
             with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
                 name_shown(running, client_context(authority, pair))
@@ -182,7 +182,7 @@ def test_who_shows_no_certificate_or_a_strange_one_is_refused(
 def test_new_connections_are_shown_the_new_certificate(
     loop: str, authority: Authority, own: Pair, servers: tuple[Pair, Pair]
 ) -> None:
-    tls = Tls(*own)
+    tls = ServerTls(*own)
     context = client_context(authority)
     with serving(Asking(), tls=tls, loop=loop) as running, running.client(context, "localhost") as early:
         assert name_shown(running, context) == "first"
@@ -199,7 +199,7 @@ def test_new_connections_are_shown_the_new_certificate(
 def test_a_bad_certificate_leaves_the_old_one_and_says_why(
     authority: Authority, own: Pair, servers: tuple[Pair, Pair], caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = Tls(*own)
+    tls = ServerTls(*own)
     assert not tls.renew(), "nothing has changed"
     with serving(Asking(), tls=tls) as running:
         context = client_context(authority)
@@ -229,7 +229,7 @@ def test_a_new_authority_decides_whom_to_trust(loop: str, authority: Authority, 
     shutil.copy(old.certificate, trusted)
     before = client_context(authority, old.sign("before"))
     after = client_context(authority, new.sign("after"))
-    with serving(handler, tls=Tls(*own, trusted), loop=loop) as running:
+    with serving(handler, tls=ServerTls(*own, trusted), loop=loop) as running:
         assert name_shown(running, before) == "first"
         shutil.copy(new.certificate, trusted)
 
@@ -249,8 +249,8 @@ def test_a_new_authority_decides_whom_to_trust(loop: str, authority: Authority, 
 def test_files_that_cannot_be_used_are_refused_by_name(own: Pair, tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     with pytest.raises(InvalidOption, match=r"missing\.pem"):
-        Tls(missing, own.key)
+        ServerTls(missing, own.key)
     with pytest.raises(InvalidOption, match=r"server\.pem"):
-        Tls(own.key, own.certificate)
+        ServerTls(own.key, own.certificate)
     with pytest.raises(InvalidOption, match=r"missing\.pem"):
-        Tls(*own, missing)
+        ServerTls(*own, missing)

@@ -9,12 +9,12 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.cli.figures import Figures, Looks, Rule, labels_of
+from penstock.cli.figures import Figures, Looks, RuleRates, labels_of
 from penstock.cli.serve import _command, curl
 from penstock.cli.view import drawn
 from penstock.observability import series
 from penstock.observability.tally import Snapshot
-from penstock.service.settings import SETTINGS, Address, Settings, load
+from penstock.service.settings import SETTINGS, ListenAddress, Settings, load
 
 TOKEN = "x" * 20
 
@@ -70,23 +70,27 @@ def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
 @pytest.mark.parametrize(
     ("settings", "address", "line"),
     [
-        (load(), Address("", 80), "curl -s http://127.0.0.1:80/v1/check -d '"),
-        (load(), Address("::1", 80), "curl -s http://[::1]:80/v1/check -d '"),
-        (load(), Address(path="a b"), "curl -s --unix-socket 'a b' http://localhost/v1/check -d '"),
-        (Settings(tls_certificate=Path("c.pem")), Address("h", 1), "curl -s --cacert c.pem https://h:1/v1/check -d '"),
+        (load(), ListenAddress("", 80), "curl -s http://127.0.0.1:80/v1/check -d '"),
+        (load(), ListenAddress("::1", 80), "curl -s http://[::1]:80/v1/check -d '"),
+        (load(), ListenAddress(path="a b"), "curl -s --unix-socket 'a b' http://localhost/v1/check -d '"),
+        (
+            Settings(tls_certificate=Path("c.pem")),
+            ListenAddress("h", 1),
+            "curl -s --cacert c.pem https://h:1/v1/check -d '",
+        ),
         (
             Settings(tokens=(TOKEN,)),
-            Address("h", 1),
+            ListenAddress("h", 1),
             'curl -s http://h:1/v1/check -H "Authorization: Bearer $PENSTOCK_TOKEN" -d \'',
         ),
         (
             Settings(envoy_config=Path("config"), rules=Path("none.yaml")),
-            Address("h", 1),
+            ListenAddress("h", 1),
             'curl -s http://h:1/json -d \'{"domain": "DOMAIN", ',
         ),
     ],
 )
-def test_the_line_to_try_it_with(settings: Settings, address: Address, line: str) -> None:
+def test_the_line_to_try_it_with(settings: Settings, address: ListenAddress, line: str) -> None:
     assert curl(settings, address).startswith(line)
 
 
@@ -112,7 +116,7 @@ def test_rates_are_what_was_counted_since_the_last_look_over_all_workers() -> No
     looks.look([_snapshot(100, 50, [10, 10]), _snapshot(1, 1, [0])], now=10.0)
     figures = looks.look([_snapshot(300, 60, [10, 110]), _snapshot(1, 1, [0])], now=12.0)
     assert (figures.requests, figures.allowed, figures.refused) == (105.0, 100.0, 5.0)
-    assert figures.rules == (Rule('a "b"', 100.0, 0.0), Rule("no rule", 0.0, 5.0))
+    assert figures.rules == (RuleRates('a "b"', 100.0, 0.0), RuleRates("no rule", 0.0, 5.0))
     assert figures.p50 == pytest.approx(0.075), "all in the bucket from 50 to 100 microseconds"
     assert figures.p99 == pytest.approx(0.0995)
 
@@ -155,7 +159,7 @@ def _text(figures: Figures) -> str:
 
 
 def test_the_view_shows_the_busiest_rules_and_says_how_many_there_are_besides() -> None:
-    rules = tuple(Rule(f"[red]{number}", 100.0 - number, 1.0) for number in range(10))
+    rules = tuple(RuleRates(f"[red]{number}", 100.0 - number, 1.0) for number in range(10))
     text = _text(Figures(1234.0, 955.0, 10.0, 0.25, None, rules, 3, 2, ("store: gone",)))
     first, *rest = text.splitlines()
     assert first.startswith("1,234 requests/s   955 allowed/s   10 refused/s   p50 0.25 ms   p99 -   3 connections   2")

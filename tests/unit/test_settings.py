@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidOption
-from penstock.service.settings import SETTINGS, Address, Settings, hidden_url, load
-from penstock.service.wire.limits import Limits
+from penstock.service.settings import SETTINGS, ListenAddress, Settings, hidden_url, load
+from penstock.service.wire.limits import ServerLimits
 
 SECRET = "correct horse battery staple"
 
@@ -32,7 +32,7 @@ def test_with_nothing_said_it_is_one_worker_on_this_machine_with_a_memory_store(
     assert settings == Settings()
     assert [str(address) for address in settings.listen] == ["127.0.0.1:8080"]
     assert (settings.store, settings.workers, settings.shared) == ("memory://", 1, False)
-    assert settings.limits == Limits()
+    assert settings.limits == ServerLimits()
     assert {origin for _, _, origin in settings.lines()} == {"default"}
 
 
@@ -62,17 +62,20 @@ def test_settings_never_change() -> None:
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("127.0.0.1:80", Address("127.0.0.1", 80)),
-        ("localhost:0", Address("localhost", 0)),
-        (":8080", Address("", 8080)),
-        ("*:8080", Address("", 8080)),
-        ("[::1]:8080", Address("::1", 8080)),
-        ("unix:/run/penstock.sock", Address(path="/run/penstock.sock")),
+        ("127.0.0.1:80", ListenAddress("127.0.0.1", 80)),
+        ("localhost:0", ListenAddress("localhost", 0)),
+        (":8080", ListenAddress("", 8080)),
+        ("*:8080", ListenAddress("", 8080)),
+        ("[::1]:8080", ListenAddress("::1", 8080)),
+        ("unix:/run/penstock.sock", ListenAddress(path="/run/penstock.sock")),
     ],
 )
-def test_an_address_is_a_host_and_a_port_or_a_path(text: str, address: Address) -> None:
+def test_an_address_is_a_host_and_a_port_or_a_path(text: str, address: ListenAddress) -> None:
     assert load({"listen": [text]}).listen == (address,)
-    assert load(environment={"PENSTOCK_LISTEN": f"{text}, localhost:1"}).listen == (address, Address("localhost", 1))
+    assert load(environment={"PENSTOCK_LISTEN": f"{text}, localhost:1"}).listen == (
+        address,
+        ListenAddress("localhost", 1),
+    )
     assert load({"listen": [str(address)]}).listen == (address,)
 
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.findings import Asked, Finding, Owned, of_files, of_packages, of_server, of_service, parted
+from penstock.cli.findings import Finding, Owned, ServerAnswers, of_files, of_packages, of_server, of_service, parted
 from penstock.client.http import Lost, Question
 from penstock.client.store import Service
 from penstock.clock import SECOND, Micros, SystemClock, monotonic
@@ -132,7 +132,7 @@ def _servers(store: Any) -> list[Finding]:
     return found
 
 
-def _asked(wire: Any) -> Asked:
+def _asked(wire: Any) -> ServerAnswers:
     from penstock.stores.redis.connection import packed
     from penstock.stores.redis.server_checks import QUESTIONS
 
@@ -144,7 +144,7 @@ def _asked(wire: Any) -> Asked:
     stats = wire.ask(packed(b"INFO", b"commandstats"), until)
     seconds, micros = (int(part) for part in time) if isinstance(time, list) else (before // SECOND, before % SECOND)
     commands = stats.decode(errors="replace") if isinstance(stats, bytes) else ""
-    return Asked(checks, before, seconds * SECOND + micros, after, commands)
+    return ServerAnswers(checks, before, seconds * SECOND + micros, after, commands)
 
 
 def _now() -> Micros:

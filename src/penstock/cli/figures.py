@@ -15,7 +15,7 @@ from penstock.observability.tally import Snapshot
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-class Rule(NamedTuple):
+class RuleRates(NamedTuple):
     """How one rule decided, per second."""
 
     name: str
@@ -34,7 +34,7 @@ class Figures(NamedTuple):
     refused: float
     p50: float | None
     p99: float | None
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleRates, ...]
     connections: int
     workers: int
     degraded: tuple[str, ...]
@@ -80,14 +80,16 @@ def _grown(total: Snapshot, before: Snapshot, name: str) -> dict[str, float]:
     return {labels: value for labels, value in grown.items() if value > 0}
 
 
-def _rules(grown: dict[str, float], seconds: float) -> list[Rule]:
+def _rules(grown: dict[str, float], seconds: float) -> list[RuleRates]:
     outcomes: dict[str, dict[str, float]] = {}
     for text, value in grown.items():
         labels = labels_of(text)
         of_rule = outcomes.setdefault(labels["rule"], {})
         of_rule[labels["outcome"]] = of_rule.get(labels["outcome"], 0) + value
     return [
-        Rule("no rule" if name == series.NONE else name, of.get("allowed", 0) / seconds, of.get("refused", 0) / seconds)
+        RuleRates(
+            "no rule" if name == series.NONE else name, of.get("allowed", 0) / seconds, of.get("refused", 0) / seconds
+        )
         for name, of in outcomes.items()
     ]
 

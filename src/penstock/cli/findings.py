@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class Asked(NamedTuple):
+class ServerAnswers(NamedTuple):
     """What a server of the store said.
 
     - `checks`: its answers to `penstock.stores.redis.server_checks.QUESTIONS`.
@@ -62,7 +62,7 @@ def worst(findings: Iterable[Finding]) -> Level:
     return max((finding.level for finding in findings), key=levels.index, default="fine")
 
 
-def of_server(place: str, asked: Asked) -> list[Finding]:
+def of_server(place: str, asked: ServerAnswers) -> list[Finding]:
     """One server of the store."""
     about = f"redis {place}"
     found = [_of_check(about, said) for said in findings_of_checks(asked.checks)]
@@ -123,7 +123,7 @@ def _persistence(about: str, facts: Mapping[str, str]) -> list[Finding]:
     return []
 
 
-def _times(about: str, asked: Asked) -> list[Finding]:
+def _times(about: str, asked: ServerAnswers) -> list[Finding]:
     found = []
     trip = asked.after - asked.before
     skew = asked.time - (asked.before + asked.after) // 2

@@ -28,7 +28,7 @@ from rich.text import Text
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.observability.logs import Form, configure
 from penstock.service.settings import SETTINGS, Setting, Settings, load
-from penstock.service.sockets import Address, Listening, inherited
+from penstock.service.sockets import ListenAddress, ListeningSockets, inherited
 from penstock.service.worker import Inherited
 
 # ---------------------------------------------------------------- example rules
@@ -135,25 +135,25 @@ def _serve(settings: Settings, command: list[str], console: Console, *, looked_a
 
     worker = Inherited.find(os.environ)
     if worker is not None:
-        from penstock.cli.view import Quiet
+        from penstock.cli.view import NoView
 
         service = app.worker_of(settings, worker)
-        app.run(service, inherited(worker.listening), Quiet(), worker)
+        app.run(service, inherited(worker.listening), NoView(), worker)
         return
     _write_example(settings)
     if settings.shared and settings.token_secret is None:
         log.warning("token_secret is not set: receipts of this host will mean nothing to others, and end with it")
-    with Listening(settings.listen) as listening:
+    with ListeningSockets(settings.listen) as listening:
         if settings.workers > 1:
             raise typer.Exit(_supervise(settings, listening, command, console, looked_at=looked_at))
         _alone(settings, listening, console, looked_at=looked_at)
 
 
-def _alone(settings: Settings, listening: Listening, console: Console, *, looked_at: bool) -> None:
-    from penstock.cli.view import InProcess, Quiet
+def _alone(settings: Settings, listening: ListeningSockets, console: Console, *, looked_at: bool) -> None:
+    from penstock.cli.view import InProcessView, NoView
     from penstock.service import app
 
-    view: InProcess | Quiet = InProcess(console) if looked_at else Quiet()
+    view: InProcessView | NoView = InProcessView(console) if looked_at else NoView()
 
     class Greeting:
         def ready(self, service: app.Service) -> None:
@@ -171,19 +171,19 @@ def _alone(settings: Settings, listening: Listening, console: Console, *, looked
 
 
 def _supervise(
-    settings: Settings, listening: Listening, command: list[str], console: Console, *, looked_at: bool
+    settings: Settings, listening: ListeningSockets, command: list[str], console: Console, *, looked_at: bool
 ) -> int:
-    from penstock.cli.view import OfWorkers
+    from penstock.cli.view import WorkersView
     from penstock.service import app
-    from penstock.service.supervisor import Onlooker, Unwatched
+    from penstock.service.supervisor import NoObserver, WorkerObserver
 
-    views: list[OfWorkers] = []
+    views: list[WorkersView] = []
 
-    def onlooker(figures: Path) -> Onlooker:
+    def onlooker(figures: Path) -> WorkerObserver:
         _greet(settings, listening.addresses, console)
         if not looked_at:
-            return Unwatched()
-        views.append(OfWorkers(console, figures))
+            return NoObserver()
+        views.append(WorkersView(console, figures))
         return views[0]
 
     try:
@@ -219,7 +219,7 @@ def _write_example(settings: Settings) -> None:
 # ---------------------------------------------------------------- saying
 
 
-def _greet(settings: Settings, addresses: list[Address], console: Console) -> None:
+def _greet(settings: Settings, addresses: list[ListenAddress], console: Console) -> None:
     workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
     store = next(value for name, value, _ in settings.lines() if name == "store")
     of_envoy = "" if settings.envoy_config is None else f"limits of {settings.envoy_config}"
@@ -230,7 +230,7 @@ def _greet(settings: Settings, addresses: list[Address], console: Console) -> No
     console.print(Text.assemble("try it:\n  ", (curl(settings, addresses[0]), "bold"), "\n"))
 
 
-def curl(settings: Settings, address: Address) -> str:
+def curl(settings: Settings, address: ListenAddress) -> str:
     """A line that asks the service for a decision."""
     words = ["curl", "-s"]
     if settings.tls_certificate is not None:
@@ -244,7 +244,7 @@ def curl(settings: Settings, address: Address) -> str:
     return " ".join([*words, "-d", f"'{body}'"])
 
 
-def _url(settings: Settings, address: Address, host: str = "") -> str:
+def _url(settings: Settings, address: ListenAddress, host: str = "") -> str:
     if address.path and not host:
         return str(address)
     scheme = "https" if settings.tls_certificate is not None else "http"

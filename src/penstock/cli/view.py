@@ -62,7 +62,7 @@ def is_gone(live: Live) -> bool:
         return True
 
 
-class Quiet:
+class NoView:
     """Draws nothing."""
 
     def ready(self, service: Service) -> None: ...
@@ -73,7 +73,7 @@ class Quiet:
     def close(self) -> None: ...
 
 
-class InProcess:
+class InProcessView:
     """The view of the one worker that runs in this process; drawn on its event loop, once a second."""
 
     def __init__(self, console: Console) -> None:
@@ -98,7 +98,7 @@ class InProcess:
         asyncio.get_running_loop().call_later(EVERY, self._draw, service)
 
 
-class OfWorkers:
+class WorkersView:
     """The view of several workers, drawn by their supervisor from the figures that they pool."""
 
     def __init__(self, console: Console, figures: Path) -> None:

@@ -53,10 +53,10 @@ from penstock.service.health import LIVE, READY, Health
 from penstock.service.routes import Routes
 from penstock.service.settings import Settings
 from penstock.service.sockets import make_room
-from penstock.service.supervisor import Onlooker, Supervisor
+from penstock.service.supervisor import Supervisor, WorkerObserver
 from penstock.service.wire.calls import Handler
 from penstock.service.wire.server import Server
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.tls import ServerTls
 from penstock.service.worker import READY as IS_READY
 from penstock.service.worker import Inherited
 
@@ -295,7 +295,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
 
 
 def supervise(
-    settings: Settings, command: Sequence[str], sockets: Sequence[int], onlooker: Callable[[Path], Onlooker]
+    settings: Settings, command: Sequence[str], sockets: Sequence[int], onlooker: Callable[[Path], WorkerObserver]
 ) -> int:
     """Have `command` run as several workers that inherit `sockets`. The exit code."""
     figures = prepare(Path(tempfile.mkdtemp(prefix="penstock-")))
@@ -344,10 +344,10 @@ def _traced(handler: Handler) -> tuple[Handler, Callable[[], None]]:
     return traced, traced.close
 
 
-def _tls(settings: Settings) -> Tls | None:
+def _tls(settings: Settings) -> ServerTls | None:
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    return Tls(settings.tls_certificate, settings.tls_key, settings.tls_clients)
+    return ServerTls(settings.tls_certificate, settings.tls_key, settings.tls_clients)
 
 
 def _authz(settings: Settings) -> AuthzOptions:

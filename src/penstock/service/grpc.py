@@ -52,7 +52,7 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class Unreadable(Exception):
+class UnreadableMessage(Exception):
     """A body holds no message that we can read: with which status the call fails, and a word on why."""
 
     def __init__(self, status: Status, text: str) -> None:
@@ -85,18 +85,20 @@ def encoding_of(headers: Sequence[Header]) -> bytes | None:
 def unpack(body: bytes, encoding: bytes, largest: int) -> bytes:
     """The one message of a body, or the reason why there is none."""
     if len(body) < 5:
-        raise Unreadable(Status.INTERNAL, "expected a message, got none" if not body else "a message ends early")
+        raise UnreadableMessage(Status.INTERNAL, "expected a message, got none" if not body else "a message ends early")
     packed, length = _prefix_of(body)
     if length > largest:
-        raise Unreadable(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes: expected at most {largest}")
+        raise UnreadableMessage(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes: expected at most {largest}")
     if length + 5 != len(body):
-        raise Unreadable(Status.INTERNAL, "a message ends early" if length + 5 > len(body) else "expected one message")
+        raise UnreadableMessage(
+            Status.INTERNAL, "a message ends early" if length + 5 > len(body) else "expected one message"
+        )
     if not packed:
         return body[5:]
     if packed != 1:
-        raise Unreadable(Status.INTERNAL, f"a message flagged {packed}: expected 0 or 1")
+        raise UnreadableMessage(Status.INTERNAL, f"a message flagged {packed}: expected 0 or 1")
     if encoding != b"gzip":
-        raise Unreadable(Status.INTERNAL, "a packed message without a grpc-encoding")
+        raise UnreadableMessage(Status.INTERNAL, "a packed message without a grpc-encoding")
     return _gunzip(body[5:], largest)
 
 
@@ -106,11 +108,11 @@ def _gunzip(data: bytes, largest: int) -> bytes:
     try:
         message = unpacker.decompress(data, largest + 1)
     except zlib.error:
-        raise Unreadable(Status.INTERNAL, "a packed message: expected gzip") from None
+        raise UnreadableMessage(Status.INTERNAL, "a packed message: expected gzip") from None
     if len(message) > largest:
-        raise Unreadable(Status.RESOURCE_EXHAUSTED, f"an unpacked message: expected at most {largest} bytes")
+        raise UnreadableMessage(Status.RESOURCE_EXHAUSTED, f"an unpacked message: expected at most {largest} bytes")
     if not unpacker.eof or unpacker.unused_data:
-        raise Unreadable(Status.INTERNAL, "a packed message: expected gzip")
+        raise UnreadableMessage(Status.INTERNAL, "a packed message: expected gzip")
     return message
 
 
@@ -223,7 +225,7 @@ class Grpc:
         else:
             try:
                 return Message(call, unpack(call.body, encoding, self._largest), encoding == b"gzip")
-            except Unreadable as reason:
+            except UnreadableMessage as reason:
                 fail(call, reason.status, reason.text)
         return None
 

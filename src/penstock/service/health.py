@@ -36,7 +36,7 @@ class FollowedRules(Protocol):
     def stale(self) -> float: ...
 
 
-class State(NamedTuple):
+class HealthStatus(NamedTuple):
     """How a service is; `degraded` says what does not work as it should, empty if all does."""
 
     status: str
@@ -73,10 +73,10 @@ class Health:
         self._breakers, self._refused = breakers, refused
         self.draining = False
 
-    def state(self) -> State:
+    def state(self) -> HealthStatus:
         degraded = self._degraded()
         status = "draining" if self.draining else "degraded" if degraded else "ready"
-        return State(status, degraded)
+        return HealthStatus(status, degraded)
 
     def handle(self, calls: list[Call]) -> None:
         for call in calls:
@@ -104,7 +104,7 @@ class Health:
                 why.append(f"{name}: the file is not followed any more")
         return (*why, *self._refused())
 
-    def _told(self, state: State) -> bytes:
+    def _told(self, state: HealthStatus) -> bytes:
         told: dict[str, object] = {"status": state.status, "degraded": state.degraded}
         for name, followed in self._followed.items():
             age, stale = round(followed.age(), 1), round(followed.stale(), 1)

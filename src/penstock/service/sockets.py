@@ -26,7 +26,7 @@ SPARE = 128
 """Files that a worker has open beside its connections, and some to spare."""
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen: a host and a port, or the path of a Unix socket. An empty host is every interface."""
 
     host: str = ""
@@ -44,15 +44,15 @@ class Address(NamedTuple):
         if self.path:
             return self.path
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return str(Address(host, self.port))
+        return str(ListenAddress(host, self.port))
 
 
-class Listening:
+class ListeningSockets:
     """The sockets of some addresses. `addresses` has the ports that were really taken, where 0 was asked for."""
 
-    def __init__(self, addresses: Iterable[Address]) -> None:
+    def __init__(self, addresses: Iterable[ListenAddress]) -> None:
         self.sockets: list[socket.socket] = []
-        self.addresses: list[Address] = []
+        self.addresses: list[ListenAddress] = []
         self._owner = os.getpid()
         try:
             for address in addresses:
@@ -83,7 +83,7 @@ class Listening:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _listen(self, address: Address) -> Address:
+    def _listen(self, address: ListenAddress) -> ListenAddress:
         try:
             if address.path:
                 self.sockets.append(_on_path(address.path))
@@ -130,7 +130,7 @@ def make_room(connections: int) -> str:
     return f"limit_connections {connections}: the system allows {room} open files (expected {wanted}: ulimit -n)"
 
 
-def _places(address: Address) -> list[tuple[int, tuple[object, ...]]]:
+def _places(address: ListenAddress) -> list[tuple[int, tuple[object, ...]]]:
     found = socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((family, place) for family, _, _, _, place in found))
 

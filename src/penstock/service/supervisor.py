@@ -47,7 +47,7 @@ TICK = 1.0
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 
 
-class Onlooker(Protocol):
+class WorkerObserver(Protocol):
     """Whoever wants to know what workers say; told in the supervisor's only thread."""
 
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
@@ -59,7 +59,7 @@ class Onlooker(Protocol):
         """Whether the terminal is gone in which it was shown what happens."""
 
 
-class Unwatched:
+class NoObserver:
     """Nobody wants to know."""
 
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
@@ -129,11 +129,11 @@ class Supervisor:
         *,
         drain: float,
         environment: Mapping[str, str],
-        onlooker: Onlooker | None = None,
+        onlooker: WorkerObserver | None = None,
     ) -> None:
         self._command, self._sockets, self._drain = tuple(command), tuple(sockets), drain
         self._environment = dict(environment)
-        self._onlooker: Onlooker = onlooker or Unwatched()
+        self._onlooker: WorkerObserver = onlooker or NoObserver()
         self._slots = [_Slot(number) for number in range(1, workers + 1)]
         self._rolling: list[_Slot] = []
         self._selector = selectors.DefaultSelector()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.findings import (
-    Asked,
     Finding,
     Level,
     Owned,
+    ServerAnswers,
     of_files,
     of_packages,
     of_server,
@@ -22,12 +22,12 @@ NOW: Micros = 1_700_000_000 * SECOND
 SOUND = {"valkey_version": "9.1.0", "redis_version": "7.2.4", "role": "master", "aof_enabled": "1", "maxmemory": "1000"}
 
 
-def _asked(facts: dict[str, str], skew: Micros = 0, trip: Micros = 200, commands: str = "") -> Asked:
+def _asked(facts: dict[str, str], skew: Micros = 0, trip: Micros = 200, commands: str = "") -> ServerAnswers:
     info = "\r\n".join(f"{name}:{value}" for name, value in (SOUND | facts).items()).encode()
-    return Asked([info, []], NOW, NOW + trip // 2 + skew, NOW + trip, commands)
+    return ServerAnswers([info, []], NOW, NOW + trip // 2 + skew, NOW + trip, commands)
 
 
-def _found(asked: Asked) -> list[tuple[Level, str]]:
+def _found(asked: ServerAnswers) -> list[tuple[Level, str]]:
     return [(finding.level, finding.says) for finding in of_server("db:6379", asked)]
 
 
@@ -66,7 +66,7 @@ def test_each_setting_that_hurts_is_found_with_what_to_do(
         (_asked({}, commands="cmdstat_evalsha:calls=9,usec=27000,usec_per_call=3000.00"), "scripts take 3 ms"),
     ],
 )
-def test_times_that_hurt_are_found(asked: Asked, says: str) -> None:
+def test_times_that_hurt_are_found(asked: ServerAnswers, says: str) -> None:
     ((level, said),) = _found(asked)
     assert level == "warning"
     assert says in said
@@ -77,7 +77,7 @@ def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
 
 
 def test_a_server_that_may_not_be_asked_is_not_found_fault_with() -> None:
-    found = of_server("db:6379", Asked([Exception("NOPERM"), []], NOW, NOW, NOW))
+    found = of_server("db:6379", ServerAnswers([Exception("NOPERM"), []], NOW, NOW, NOW))
     assert [finding.level for finding in found] == ["warning"]
     assert "its user may not ask INFO" in found[0].says
 

@@ -11,7 +11,7 @@ from penstock.service.envoy.health import MAX_QUESTION, HealthWatch
 from penstock.service.envoy.protocol import HEALTH_WATCH, HealthCheckRequest
 from penstock.service.grpc import pack
 from penstock.service.wire.calls import Header
-from penstock.service.wire.http2.frames import DATA, END_HEADERS, HEADERS, Code, Setting, frame, reset, settings
+from penstock.service.wire.http2.frames import DATA, END_HEADERS, HEADERS, Code, SettingId, frame, reset, settings
 from tests.unit.service.http2 import Talk, block, request
 
 WATCH: tuple[Header, ...] = (
@@ -76,11 +76,11 @@ def test_who_has_not_asked_yet_when_the_service_drains_is_let_go() -> None:
 
 def test_a_watcher_that_takes_nothing_is_told_when_it_does() -> None:
     rig = Rig()
-    rig.talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + request(1, WATCH, question()))
+    rig.talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1, WATCH, question()))
     rig.drain()
     told = rig.talk.said()
     assert DATA not in [one.kind for one in told]
-    rig.talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
+    rig.talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 100)]))
     assert rig.talk.reader.answer([*told, *rig.talk.said()], 1).body == SERVING + NOT_SERVING
 
 

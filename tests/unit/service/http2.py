@@ -25,7 +25,7 @@ from penstock.service.wire.http2.frames import (
     settings,
 )
 from penstock.service.wire.http2.session import Session
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 
 GET: tuple[Header, ...] = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"here"))
 POST: tuple[Header, ...] = ((b":method", b"POST"), *GET[1:])
@@ -108,11 +108,13 @@ class Reader:
 class Talk:
     """A session, and what it took and said."""
 
-    def __init__(self, limits: Limits | None = None, *, greeted: bool = True, openers: Openers | None = None) -> None:
+    def __init__(
+        self, limits: ServerLimits | None = None, *, greeted: bool = True, openers: Openers | None = None
+    ) -> None:
         self.calls: list[Call] = []
         self.now = 100.0
         self.woken = 0
-        self.session = Session(limits or Limits(), Peer(), self.calls.append, self._wrote, self.now, openers)
+        self.session = Session(limits or ServerLimits(), Peer(), self.calls.append, self._wrote, self.now, openers)
         self.hello = self.said()
         self.reader = Reader()
         if greeted:

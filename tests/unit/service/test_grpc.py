@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.clock import monotonic
-from penstock.service.grpc import Grpc, Message, Status, Unreadable, pack, pack_gzip, unpack
+from penstock.service.grpc import Grpc, Message, Status, UnreadableMessage, pack, pack_gzip, unpack
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
 TYPE = (b"content-type", b"application/grpc")
@@ -155,7 +155,7 @@ def test_gzip_is_answered_by_gzip_if_it_pays() -> None:
 
 def test_a_bomb_of_gzip_is_unpacked_no_further_than_allowed() -> None:
     packed = gzip.compress(bytes(5_000_000))
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableMessage) as caught:
         unpack(struct.pack(">BI", 1, len(packed)) + packed, b"gzip", 100_000)
     assert caught.value.status == Status.RESOURCE_EXHAUSTED
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock.service.wire.calls import Head
-from penstock.service.wire.http1.head import Request
+from penstock.service.wire.http1.head import Http1Request
 from penstock.service.wire.http1.responses import encode_answer
 
 DATE = b"date: now\r\n"
 
 
-def request(method: bytes = b"GET", *, keep: bool = True, old: bool = False) -> Request:
-    return Request((method, b"/", b"", ()), 0, keep=keep, expects=False, plain=False, old=old)
+def request(method: bytes = b"GET", *, keep: bool = True, old: bool = False) -> Http1Request:
+    return Http1Request((method, b"/", b"", ()), 0, keep=keep, expects=False, plain=False, old=old)
 
 
 def test_an_answer_says_how_long_it_is() -> None:

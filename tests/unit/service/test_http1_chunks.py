@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.service.wire.http1.chunked import Unchunker
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.problems import Refused
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.problems import RefusedRequest
 
-LIMITS = Limits(head=100, body=1000)
+LIMITS = ServerLimits(head=100, body=1000)
 
 
 def unchunk(pieces: list[bytes]) -> tuple[bytes, bytes]:
@@ -31,7 +31,7 @@ def unchunk(pieces: list[bytes]) -> tuple[bytes, bytes]:
 def refused(data: bytes) -> tuple[int, str]:
     answers = set()
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedRequest) as caught:
             unchunk(pieces)
         answers.add((int(caught.value.status), caught.value.code))
     (answer,) = answers  # the same, whatever the pieces

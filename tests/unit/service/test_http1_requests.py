@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.wire.http1.head import Request, Requests, read_request
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.problems import Refused
+from penstock.service.wire.http1.head import Http1Request, Requests, read_request
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.problems import RefusedRequest
 
-LIMITS = Limits(head=2048, headers=20, body=1000)
+LIMITS = ServerLimits(head=2048, headers=20, body=1000)
 
 
-def read(*lines: bytes) -> Request:
+def read(*lines: bytes) -> Http1Request:
     return read_request(b"\r\n".join(lines) + b"\r\n\r\n", LIMITS)
 
 
 def refused(*lines: bytes) -> tuple[int, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedRequest) as caught:
         read(*lines)
     assert caught.value.detail
     return int(caught.value.status), caught.value.code
@@ -219,7 +219,7 @@ def test_sizes_are_limited_to_the_byte() -> None:
 def test_refusals_never_quote_what_was_sent() -> None:
     for lines in MALFORMED:
         marked = (*lines, b"Authorization: secret-of-mine")
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedRequest) as caught:
             read(*marked)
         assert b"secret-of-mine" not in caught.value.body
 
@@ -259,6 +259,6 @@ def test_heads_that_come_once_displace_nothing() -> None:
 def test_a_head_that_is_refused_is_not_kept() -> None:
     requests = Requests(LIMITS)
     for _ in range(2):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedRequest):
             requests[b"GET / HTTP/1.1\r\n\r\n"]
     assert not requests

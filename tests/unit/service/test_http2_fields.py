@@ -3,7 +3,7 @@
 import hpack
 import pytest
 
-from penstock.service.wire.http2.frames import Code, Fault
+from penstock.service.wire.http2.frames import Code, SessionError
 from penstock.service.wire.http2.hpack import Decoder, encode, from_huffman, is_sound
 
 PLENTY = 65_536
@@ -20,7 +20,7 @@ def fields(decoder: Decoder, block: str) -> list[tuple[bytes, bytes]]:
 
 
 def refused(block: bytes, decoder: Decoder | None = None) -> bool:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(SessionError) as caught:
         (decoder or Decoder()).decode(block, PLENTY)
     return caught.value.code == Code.COMPRESSION_ERROR
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.service.wire.calls import Exchange, Head, Header
+from penstock.service.wire.calls import Head, Header, StreamingCall
 from penstock.service.wire.http2.control import PARTING
 from penstock.service.wire.http2.frames import (
     ACK,
@@ -23,7 +23,7 @@ from penstock.service.wire.http2.frames import (
     SETTINGS,
     WINDOW_UPDATE,
     Code,
-    Setting,
+    SettingId,
     frame,
     goaway,
     read_settings,
@@ -31,23 +31,23 @@ from penstock.service.wire.http2.frames import (
     settings,
     window_update,
 )
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from tests.unit.service.http2 import GET, GREETING, POST, TEXT, Talk, block, frames_of, request
 
 BOTH = END_HEADERS | END_STREAM
-SMALL = Limits(head=500, headers=10, body=100, calls=3, unsent=1_000)
+SMALL = ServerLimits(head=500, headers=10, body=100, calls=3, unsent=1_000)
 
 
 # ---------------------------------------------------------------- greetings
 
 
 def test_we_say_what_we_put_up_with_before_the_peer_says_anything() -> None:
-    hello = Talk(Limits(calls=7, head=999, body=100_000), greeted=False).hello
+    hello = Talk(ServerLimits(calls=7, head=999, body=100_000), greeted=False).hello
     assert [one.kind for one in hello] == [SETTINGS, WINDOW_UPDATE]
     said = dict(read_settings(hello[0].payload))
-    assert said[Setting.MAX_CONCURRENT_STREAMS] == 7
-    assert said[Setting.MAX_HEADER_LIST_SIZE] == 999
-    assert said[Setting.INITIAL_WINDOW_SIZE] > 100_000
+    assert said[SettingId.MAX_CONCURRENT_STREAMS] == 7
+    assert said[SettingId.MAX_HEADER_LIST_SIZE] == 999
+    assert said[SettingId.INITIAL_WINDOW_SIZE] > 100_000
 
 
 def test_settings_are_acknowledged_once_they_are_whole() -> None:
@@ -75,10 +75,10 @@ def test_who_does_not_begin_as_it_must_is_sent_away(start: bytes) -> None:
 @pytest.mark.parametrize(
     ("pair", "code"),
     [
-        ((Setting.ENABLE_PUSH, 2), Code.PROTOCOL_ERROR),
-        ((Setting.INITIAL_WINDOW_SIZE, LARGEST + 1), Code.FLOW_CONTROL_ERROR),
-        ((Setting.MAX_FRAME_SIZE, 16_383), Code.PROTOCOL_ERROR),
-        ((Setting.MAX_FRAME_SIZE, 1 << 24), Code.PROTOCOL_ERROR),
+        ((SettingId.ENABLE_PUSH, 2), Code.PROTOCOL_ERROR),
+        ((SettingId.INITIAL_WINDOW_SIZE, LARGEST + 1), Code.FLOW_CONTROL_ERROR),
+        ((SettingId.MAX_FRAME_SIZE, 16_383), Code.PROTOCOL_ERROR),
+        ((SettingId.MAX_FRAME_SIZE, 1 << 24), Code.PROTOCOL_ERROR),
     ],
 )
 def test_settings_out_of_range(pair: tuple[int, int], code: Code) -> None:
@@ -86,11 +86,11 @@ def test_settings_out_of_range(pair: tuple[int, int], code: Code) -> None:
 
 
 def test_settings_that_we_do_not_know_are_ignored() -> None:
-    assert Talk().send(settings([(0x99, 5), (Setting.MAX_FRAME_SIZE, 16_384)])).kinds() == [SETTINGS]
+    assert Talk().send(settings([(0x99, 5), (SettingId.MAX_FRAME_SIZE, 16_384)])).kinds() == [SETTINGS]
 
 
 def test_settings_never_acknowledged() -> None:
-    talk = Talk(Limits(reading=10), greeted=False).send(GREETING)
+    talk = Talk(ServerLimits(reading=10), greeted=False).send(GREETING)
     talk.session.sweep(talk.now + 9)
     assert not talk.session.closed
     talk.session.sweep(talk.now + 11)
@@ -381,7 +381,7 @@ def test_a_head_larger_than_a_frame_goes_on_in_continuations() -> None:
 
 
 def test_a_peer_with_a_smaller_table_learns_once_that_we_use_none() -> None:
-    talk = Talk().send(settings([(Setting.HEADER_TABLE_SIZE, 100)]) + request(1) + request(3))
+    talk = Talk().send(settings([(SettingId.HEADER_TABLE_SIZE, 100)]) + request(1) + request(3))
     talk.said()
     talk.reader.decoder.max_allowed_table_size = 100
     talk.calls[0].answer(TEXT, b"x")
@@ -413,23 +413,23 @@ def test_an_answer_waits_for_the_window_of_the_connection() -> None:
 
 
 def test_an_answer_waits_for_the_window_of_its_stream_while_others_go_on() -> None:
-    talk = Talk().send(settings([(Setting.INITIAL_WINDOW_SIZE, 3)]) + request(1) + request(3))
+    talk = Talk().send(settings([(SettingId.INITIAL_WINDOW_SIZE, 3)]) + request(1) + request(3))
     talk.said()
     talk.calls[0].answer(TEXT, b"hello")
     talk.calls[1].answer(TEXT, b"abc")
     said = talk.said()
     assert [(one.stream, one.payload) for one in said if one.kind == DATA] == [(1, b"hel"), (3, b"abc")]
     assert said[-1].flags & END_STREAM
-    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 4)]))
+    talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 4)]))
     assert (DATA, 0, 1, b"l") in talk.said()
-    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + window_update(1, 4))
+    talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + window_update(1, 4))
     assert DATA not in talk.kinds(), "the window was 4 below 0"
     talk.send(window_update(1, 1))
     assert talk.said() == frames_of(frame(DATA, END_STREAM, 1, b"o"))
 
 
 def test_trailers_need_no_window_and_neither_does_an_empty_answer() -> None:
-    talk = Talk().send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + request(1) + request(3))
+    talk = Talk().send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1) + request(3))
     talk.said()
     talk.calls[0].answer(Head(200, [], [(b"t", b"1")]), b"")
     talk.calls[1].answer(TEXT)
@@ -450,7 +450,7 @@ def test_streams_share_a_window_by_turns_of_one_frame() -> None:
 
 def test_a_window_that_settings_make_too_large() -> None:
     talk = Talk().send(request(1) + window_update(1, LARGEST - 65_535))
-    assert talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 65_536)])).end() == Code.FLOW_CONTROL_ERROR
+    assert talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 65_536)])).end() == Code.FLOW_CONTROL_ERROR
 
 
 def test_a_stream_that_is_reset_gives_its_place_up_and_its_late_answer_does_no_harm() -> None:
@@ -470,7 +470,7 @@ def test_a_stream_that_is_reset_gives_its_place_up_and_its_late_answer_does_no_h
 
 
 def test_the_window_of_the_connection_is_opened_again_in_large_steps() -> None:
-    talk = Talk(Limits(calls=1_000))
+    talk = Talk(ServerLimits(calls=1_000))
     updates = 0
     for id in range(1, 401, 2):
         talk.send(request(id, POST, b"x" * 16_000))
@@ -545,7 +545,7 @@ def test_calls_given_up_count_as_long_as_somebody_works_on_them() -> None:
 
 
 def test_who_leaves_too_much_unread_gets_no_more() -> None:
-    talk = Talk(SMALL).send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + request(1))
+    talk = Talk(SMALL).send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
     talk.calls[0].answer(TEXT, b"x" * 1_001)
     talk.said()
     assert talk.send(request(3)).reset(3) == Code.ENHANCE_YOUR_CALM
@@ -574,7 +574,7 @@ def test_many_bodies_that_do_not_end() -> None:
 
 
 def test_a_request_that_takes_too_long_is_reset_and_others_are_not() -> None:
-    talk = Talk(Limits(reading=10)).send(frame(HEADERS, END_HEADERS, 1, block(POST)))
+    talk = Talk(ServerLimits(reading=10)).send(frame(HEADERS, END_HEADERS, 1, block(POST)))
     talk.now += 9
     talk.send(frame(HEADERS, END_HEADERS, 3, block(POST)) + request(5))
     talk.now += 2
@@ -585,7 +585,7 @@ def test_a_request_that_takes_too_long_is_reset_and_others_are_not() -> None:
 
 @pytest.mark.parametrize("start", [frame(HEADERS, 0, 1, block(POST)), frame(PING, 0, 0, bytes(8))[:-1], b"\0"])
 def test_a_head_or_a_frame_that_takes_too_long_ends_the_session(start: bytes) -> None:
-    talk = Talk(Limits(reading=10)).send(start[:-1]).send(start[-1:])
+    talk = Talk(ServerLimits(reading=10)).send(start[:-1]).send(start[-1:])
     talk.session.sweep(talk.now + 9)
     assert not talk.session.closed
     talk.session.sweep(talk.now + 11)
@@ -593,7 +593,7 @@ def test_a_head_or_a_frame_that_takes_too_long_ends_the_session(start: bytes) ->
 
 
 def test_answers_that_are_not_taken_end_the_session() -> None:
-    talk = Talk(Limits(stalled=10)).send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]) + request(1))
+    talk = Talk(ServerLimits(stalled=10)).send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
     talk.session.sweep(talk.now)
     talk.calls[0].answer(TEXT, b"hello")
     talk.session.sweep(talk.now + 9)
@@ -605,7 +605,7 @@ def test_answers_that_are_not_taken_end_the_session() -> None:
 
 
 def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
-    talk = Talk(Limits(idle=10)).send(request(1))
+    talk = Talk(ServerLimits(idle=10)).send(request(1))
     talk.session.sweep(talk.now + 50)
     assert not talk.session.closed
     talk.calls[0].answer(TEXT)
@@ -788,7 +788,7 @@ def test_a_stream_can_be_listened_to_and_answered_piece_by_piece() -> None:
 def test_what_is_sent_on_a_stream_waits_for_its_window_and_is_dropped_when_it_is_lost() -> None:
     listening, streams = Listening(), []
     talk = Talk(openers={b"/": lambda stream: streams.append(stream) or listening})  # type: ignore[func-returns-value]
-    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 4)]) + frame(HEADERS, END_HEADERS, 1, block(POST)))
+    talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 4)]) + frame(HEADERS, END_HEADERS, 1, block(POST)))
     (stream,) = streams
     stream.start(TEXT)
     stream.send(b"abc")
@@ -808,13 +808,13 @@ def test_the_end_of_an_answer_needs_no_window() -> None:
     (stream,) = streams
     stream.start(TEXT)
     stream.send(b"abc")
-    talk.send(settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # less than was sent
+    talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]))  # less than was sent
     stream.finish([(b"grpc-status", b"0")])
     assert talk.answer(1).trailers == {b"grpc-status": b"0"}
 
 
 def test_an_answer_that_nobody_listens_to_any_more_makes_no_room() -> None:
-    streams: list[Exchange] = []
+    streams: list[StreamingCall] = []
     talk = Talk(openers={b"/": lambda stream: streams.append(stream) or Listening()})  # type: ignore[func-returns-value]
     talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + reset(1, Code.CANCEL))
     streams[0].answer(TEXT)

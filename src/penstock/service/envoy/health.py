@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.service.envoy.by_config import Question
 from penstock.service.envoy.protocol import HEALTH_CHECK, DecodeError, HealthCheckRequest
-from penstock.service.grpc import NOT_GRPC, TYPE, Status, Unreadable, encoding_of, fail, pack, unpack
-from penstock.service.wire.calls import Exchange, Head
+from penstock.service.grpc import NOT_GRPC, TYPE, Status, UnreadableMessage, encoding_of, fail, pack, unpack
+from penstock.service.wire.calls import Head, StreamingCall
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 NAMES = ("", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit")
@@ -66,7 +66,7 @@ class HealthWatch:
         self.ready = ready
         self.watchers: set[Watcher] = set()
 
-    def open(self, exchange: Exchange) -> Watcher:
+    def open(self, exchange: StreamingCall) -> Watcher:
         """Somebody wants to watch."""
         watcher = Watcher(self, exchange)
         if len(self.watchers) >= MAX_WATCHERS:
@@ -86,7 +86,7 @@ class Watcher:
 
     __slots__ = ("_exchange", "_known", "_over", "_question", "_watch")
 
-    def __init__(self, watch: HealthWatch, exchange: Exchange) -> None:
+    def __init__(self, watch: HealthWatch, exchange: StreamingCall) -> None:
         self._watch, self._exchange = watch, exchange
         self._question: bytes | None = b""  # as far as it has come; None once it is understood
         self._known = False  # whether it asks about something that there is
@@ -109,7 +109,7 @@ class Watcher:
             return
         try:
             self._known = HealthCheckRequest.FromString(unpack(self._question, encoding, MAX_QUESTION)).service in NAMES
-        except Unreadable as reason:
+        except UnreadableMessage as reason:
             self.refuse(reason.status, reason.text)
         except DecodeError:
             self.refuse(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest")

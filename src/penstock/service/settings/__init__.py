@@ -3,6 +3,6 @@
 from penstock.service.settings.model import SETTINGS, Setting, Settings
 from penstock.service.settings.sources import CONFIG, load
 from penstock.service.settings.values import hidden_url
-from penstock.service.sockets import Address
+from penstock.service.sockets import ListenAddress
 
-__all__ = ["CONFIG", "SETTINGS", "Address", "Setting", "Settings", "hidden_url", "load"]
+__all__ = ["CONFIG", "SETTINGS", "ListenAddress", "Setting", "Settings", "hidden_url", "load"]

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from penstock.model import OnFailure
 from penstock.service.settings import values
 from penstock.service.settings.values import Proxies, Reader, hidden_url
-from penstock.service.sockets import Address
-from penstock.service.wire.limits import Limits
+from penstock.service.sockets import ListenAddress
+from penstock.service.wire.limits import ServerLimits
 
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"
 HIDDEN = "***"
 
-_LIMITS = Limits()
+_LIMITS = ServerLimits()
 _BYTES = values.whole(256, 2**30)
 _COUNT = values.whole(1, 10**6)
 _SECONDS = values.number(0.1, 86_400, "seconds")
@@ -64,7 +64,7 @@ class Setting(NamedTuple):
             return hidden_url(value)
         if isinstance(value, bool):
             return "on" if value else "off"
-        if isinstance(value, tuple) and not isinstance(value, Address):
+        if isinstance(value, tuple) and not isinstance(value, ListenAddress):
             return ", ".join(str(one) for one in value)
         return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -82,9 +82,9 @@ class Settings:
     `origins` says where each value came from: a flag, a variable, a file, or the default.
     """
 
-    listen: tuple[Address, ...] = _setting(
+    listen: tuple[ListenAddress, ...] = _setting(
         values.some(values.address),
-        (Address("127.0.0.1", 8080),),
+        (ListenAddress("127.0.0.1", 8080),),
         "where to listen: host:port, [v6]:port or unix:path; several are possible",
         many=True,
     )
@@ -171,9 +171,9 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ServerLimits:
         """What the wire puts up with."""
-        return Limits(**{name: getattr(self, f"limit_{name}") for name in Limits._fields})
+        return ServerLimits(**{name: getattr(self, f"limit_{name}") for name in ServerLimits._fields})
 
     @property
     def shared(self) -> bool:

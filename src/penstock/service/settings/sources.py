@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidOption, shown
 from penstock.service.settings.model import PREFIX, SETTINGS, Setting, Settings
-from penstock.service.settings.values import Unreadable
+from penstock.service.settings.values import InvalidValue
 
 CONFIG = f"{PREFIX}CONFIG"
 MAX_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def load(
         origins[setting.name] = said.origin
         try:
             read[setting.name] = setting.read(said.value)
-        except Unreadable as unreadable:
+        except InvalidValue as unreadable:
             faults.append(_fault(setting, said, str(unreadable)))
     settings = Settings(**read, origins=MappingProxyType(origins))
     if not faults:  # what was not understood contradicts nothing

@@ -1,6 +1,6 @@
 """How the values of settings are read: from text (flags, environment) or from what a TOML file holds.
 
-A reader takes a value as it was written and returns it as it is used, or raises `Unreadable`, which says what was
+A reader takes a value as it was written and returns it as it is used, or raises `InvalidValue`, which says what was
 expected. Whether a value may be quoted is for others to know.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from penstock.errors import InvalidOption
 from penstock.rules.client_ip import TrustedProxies
-from penstock.service.sockets import Address
+from penstock.service.sockets import ListenAddress
 from penstock.stores import open_store
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _HARMLESS = re.compile(r"(deadline|connections|waiting|breaker_\w+|prefix|namesp
 _NAMED = ("password", "secret", "sentinel_password", "sentinel_username", "username")
 
 
-class Unreadable(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be used; the message is what was expected in its place."""
 
 
@@ -58,27 +58,27 @@ def some(read: Reader[T]) -> Reader[tuple[T, ...]]:
     return read_some
 
 
-def address(value: object) -> Address:
+def address(value: object) -> ListenAddress:
     if isinstance(value, str):
         if value.startswith("unix:") and 0 < len(path := value.removeprefix("unix:")) <= 100 and "\0" not in path:
-            return Address(path=path)
+            return ListenAddress(path=path)
         found = _HOST_AND_PORT.fullmatch(value)
         if found and int(found[2]) <= 65_535:
             host = found[1].strip("[]")
-            return Address("" if host == "*" else host, int(found[2]))
-    raise Unreadable("host:port, [v6]:port or unix:path (of at most 100 characters)")
+            return ListenAddress("" if host == "*" else host, int(found[2]))
+    raise InvalidValue("host:port, [v6]:port or unix:path (of at most 100 characters)")
 
 
 def path(value: object) -> Path:
     if isinstance(value, str) and value and "\0" not in value:
         return Path(value)
-    raise Unreadable("the path of a file")
+    raise InvalidValue("the path of a file")
 
 
 def existing(value: object) -> Path:
     found = path(value)
     if not found.is_file():
-        raise Unreadable("the path of a file that exists")
+        raise InvalidValue("the path of a file that exists")
     return found
 
 
@@ -88,7 +88,7 @@ def whole(least: int, most: int) -> Reader[int]:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
-        raise Unreadable(f"a whole number, {least} to {most}")
+        raise InvalidValue(f"a whole number, {least} to {most}")
 
     return read
 
@@ -102,7 +102,7 @@ def number(least: float, most: float, unit: str) -> Reader[float]:
                 value = math.nan
         if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
             return float(value)
-        raise Unreadable(f"{unit}, {least:g} to {most:g}")
+        raise InvalidValue(f"{unit}, {least:g} to {most:g}")
 
     return read
 
@@ -111,7 +111,7 @@ def switch(value: object) -> bool:
     known = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
     found = value if isinstance(value, bool) else known.get(value.lower()) if isinstance(value, str) else None
     if found is None:
-        raise Unreadable("on or off")
+        raise InvalidValue("on or off")
     return found
 
 
@@ -119,7 +119,7 @@ def one_of(*known: str) -> Reader[str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value.lower() in known:
             return value.lower()
-        raise Unreadable(f"one of {', '.join(known)}")
+        raise InvalidValue(f"one of {', '.join(known)}")
 
     return read
 
@@ -128,16 +128,16 @@ def secret(value: object) -> bytes:
     """Text of some length, or `file:PATH` of a file that holds it."""
     expected = f"at least {MIN_SECRET} characters, or {FROM_FILE}PATH of a file that holds them"
     if not isinstance(value, str):
-        raise Unreadable(expected)
+        raise InvalidValue(expected)
     if value.startswith(FROM_FILE):
         try:
             raw = Path(value.removeprefix(FROM_FILE)).read_bytes().strip()
         except OSError as error:
-            raise Unreadable(f"{expected}; it cannot be read: {error.strerror}") from None
+            raise InvalidValue(f"{expected}; it cannot be read: {error.strerror}") from None
     else:
         raw = value.encode("utf-8", "surrogateescape")
     if len(raw) < MIN_SECRET:
-        raise Unreadable(expected)
+        raise InvalidValue(expected)
     return raw
 
 
@@ -145,7 +145,7 @@ def key_secret(value: object) -> bytes:
     """What API keys are hashed with: a hash takes no more than 64 bytes of it."""
     raw = secret(value)
     if len(raw) > 64:
-        raise Unreadable(f"{MIN_SECRET} to 64 bytes, or {FROM_FILE}PATH of a file that holds them")
+        raise InvalidValue(f"{MIN_SECRET} to 64 bytes, or {FROM_FILE}PATH of a file that holds them")
     return raw
 
 
@@ -156,20 +156,20 @@ def token(value: object) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or " " in text:
-        raise Unreadable("tokens of visible ASCII characters, without spaces or commas")
+        raise InvalidValue("tokens of visible ASCII characters, without spaces or commas")
     return text
 
 
 def text(value: object) -> str:
     if isinstance(value, str) and value and value.isprintable():
         return value
-    raise Unreadable("printable text")
+    raise InvalidValue("printable text")
 
 
 def header(value: object) -> str:
     if isinstance(value, str) and _HEADER.fullmatch(value.lower()):
         return value.lower()
-    raise Unreadable("the name of a header, such as x-api-key")
+    raise InvalidValue("the name of a header, such as x-api-key")
 
 
 def proxies(value: object) -> Proxies:
@@ -182,23 +182,23 @@ def proxies(value: object) -> Proxies:
     try:
         TrustedProxies(trusted)
     except InvalidOption as error:
-        raise Unreadable(str(error).partition("expected ")[2].rstrip(")") or "networks") from None
+        raise InvalidValue(str(error).partition("expected ")[2].rstrip(")") or "networks") from None
     return trusted
 
 
 def store(value: object) -> str:
     """The URL of a store. What is wrong with it is said by whoever knows, and never quotes it."""
     if not isinstance(value, str):
-        raise Unreadable("a URL, such as memory:// or redis://host:6379/0")
+        raise InvalidValue("a URL, such as memory:// or redis://host:6379/0")
     try:
         if value.startswith("memory:"):
             open_store(value).close()
         elif "://" not in value or not value.startswith(("redis", "valkey")):
-            raise Unreadable("a URL, such as memory:// or redis://host:6379/0")
+            raise InvalidValue("a URL, such as memory:// or redis://host:6379/0")
         else:
             _check_redis(value)
     except InvalidOption as error:
-        raise Unreadable(f"a URL, such as memory:// or redis://host:6379/0; {error}") from None
+        raise InvalidValue(f"a URL, such as memory:// or redis://host:6379/0; {error}") from None
     return value
 
 
@@ -206,7 +206,7 @@ def _check_redis(url: str) -> None:
     try:
         from penstock.stores.redis.config import read_url
     except ImportError as error:
-        raise Unreadable(f"memory:// as long as {error.name} is missing (pip install 'penstock[redis]')") from None
+        raise InvalidValue(f"memory:// as long as {error.name} is missing (pip install 'penstock[redis]')") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever opens the store is told
         read_url(url)

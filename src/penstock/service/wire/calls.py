@@ -138,7 +138,7 @@ class Listener(Protocol):
         """The peer has gone, or has given up: nothing more is received, and nothing that is sent arrives."""
 
 
-class Exchange(Call):
+class StreamingCall(Call):
     """A call whose body is not awaited. It can be answered as any call, or piece by piece."""
 
     __slots__ = ()
@@ -161,5 +161,5 @@ class Exchange(Call):
         """How many bytes the peer has not taken yet. Who goes on sending while they are many, fills our memory."""
 
 
-Openers: TypeAlias = Mapping[bytes, Callable[[Exchange], Listener]]
+Openers: TypeAlias = Mapping[bytes, Callable[[StreamingCall], Listener]]
 """By path: who listens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """What a server puts up with. Sizes are bytes, times are seconds.
 
     - `head`, `headers`: the size of a request's head, and how many headers it may have.

@@ -14,7 +14,7 @@ FAULT = Head(500, [(b"content-type", b"application/problem+json")])
 FAULT_BODY = b'{"title":"Internal Server Error","status":500,"code":"internal","detail":"a fault of this server"}'
 
 
-class Turns:
+class LoopBatch:
     """Gathers calls while the loop reads from its sockets, and hands them over before it waits for more."""
 
     __slots__ = ("_calls", "_handler", "_loop", "_running", "_written")

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from penstock.service.wire.calls import Head
 from penstock.service.wire.http2.streams import Stream
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 
 # ---------------------------------------------------------------- refusals
 
@@ -21,7 +21,7 @@ _BODY = Head(413, [_PROBLEM])
 _HEAD = Head(431, [_PROBLEM])
 
 
-def refuse_body(stream: Stream, limits: Limits) -> None:
+def refuse_body(stream: Stream, limits: ServerLimits) -> None:
     detail = b"expected a body of at most %d bytes" % limits.body
     if stream.request.grpc:
         stream.answer(_GRPC, b"", [(b"grpc-message", detail)])
@@ -30,7 +30,7 @@ def refuse_body(stream: Stream, limits: Limits) -> None:
         stream.answer(_BODY, problem % detail)
 
 
-def refuse_head(stream: Stream, limits: Limits) -> None:
+def refuse_head(stream: Stream, limits: ServerLimits) -> None:
     problem = b'{"title":"Request Header Fields Too Large","status":431,"code":"head_too_large","detail":"%b"}'
     stream.answer(
         _HEAD, problem % b"expected a head of at most %d bytes and %d headers" % (limits.head, limits.headers)
@@ -43,7 +43,7 @@ def refuse_head(stream: Stream, limits: Limits) -> None:
 PROBLEM = (b"content-type", b"application/problem+json")
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is not handed on. Its connection closes, because where the next one would begin is not known."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
@@ -60,24 +60,26 @@ class Refused(Exception):
         return json.dumps(problem, separators=(",", ":")).encode()
 
 
-def malformed(detail: str) -> Refused:
+def malformed(detail: str) -> RefusedRequest:
     """Not HTTP, or HTTP that two servers could read in two ways."""
-    return Refused(HTTPStatus.BAD_REQUEST, "malformed", detail)
+    return RefusedRequest(HTTPStatus.BAD_REQUEST, "malformed", detail)
 
 
-def too_large(limit: int) -> Refused:
-    return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", f"expected a body of at most {limit} bytes")
+def too_large(limit: int) -> RefusedRequest:
+    return RefusedRequest(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", f"expected a body of at most {limit} bytes"
+    )
 
 
-def too_slow(seconds: float) -> Refused:
+def too_slow(seconds: float) -> RefusedRequest:
     detail = f"expected a request to be sent within {seconds:g} seconds"
-    return Refused(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail)
+    return RefusedRequest(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail)
 
 
-def head_too_large(start: bytes, limit: int) -> Refused:
+def head_too_large(start: bytes, limit: int) -> RefusedRequest:
     """`start`: the head, as much of it as has come."""
     if b"\r\n" not in start[:limit]:
         detail = f"expected a request line within a head of at most {limit} bytes"
-        return Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "target_too_long", detail)
+        return RefusedRequest(HTTPStatus.REQUEST_URI_TOO_LONG, "target_too_long", detail)
     detail = f"expected a head of at most {limit} bytes"
-    return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", detail)
+    return RefusedRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", detail)

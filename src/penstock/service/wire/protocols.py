@@ -17,7 +17,7 @@ from penstock.service.wire.tls import names_of
 from penstock.service.wire.traffic import Traffic
 
 
-class Spoken(NamedTuple):
+class WireProtocol(NamedTuple):
     """A protocol: its name in TLS handshakes, the bytes that a client begins with, and what speaks it."""
 
     alpn: str
@@ -26,12 +26,12 @@ class Spoken(NamedTuple):
 
 
 # The first whose preface fits is spoken; the last fits always.
-PROTOCOLS: tuple[Spoken, ...] = (Spoken("h2", PREFACE, Http2), Spoken("http/1.1", b"", Http1))
+PROTOCOLS: tuple[WireProtocol, ...] = (WireProtocol("h2", PREFACE, Http2), WireProtocol("http/1.1", b"", Http1))
 
 ALPN = tuple(protocol.alpn for protocol in PROTOCOLS)
 
 
-class Entrance(Connection):
+class ProtocolDetector(Connection):
     """A connection whose protocol is not known yet."""
 
     __slots__ = ("_first", "_since", "_traffic", "_transport")
@@ -62,7 +62,7 @@ class Entrance(Connection):
         if protocol is not None:
             self._hand_over(protocol)
 
-    def _hand_over(self, protocol: Spoken) -> None:
+    def _hand_over(self, protocol: WireProtocol) -> None:
         connection = protocol.speak(self._traffic, peer_of(self._transport))
         self._traffic.leave(self)
         self._transport.set_protocol(connection)
@@ -90,7 +90,7 @@ class Entrance(Connection):
             self.abort()
 
 
-def choose(first: bytes, protocols: Sequence[Spoken] | None = None) -> Spoken | None:
+def choose(first: bytes, protocols: Sequence[WireProtocol] | None = None) -> WireProtocol | None:
     """The protocol that begins like this; None while that is open."""
     for protocol in PROTOCOLS if protocols is None else protocols:
         if first.startswith(protocol.preface):

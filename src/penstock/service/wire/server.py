@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from penstock.service.wire.calls import Connection, Handler, Openers
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.loop_batch import Turns
-from penstock.service.wire.protocols import ALPN, Entrance
-from penstock.service.wire.tls import Tls
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.loop_batch import LoopBatch
+from penstock.service.wire.protocols import ALPN, ProtocolDetector
+from penstock.service.wire.tls import ServerTls
 from penstock.service.wire.traffic import Traffic
 
 log = logging.getLogger("penstock.service")
@@ -32,11 +32,11 @@ class Server:
         self,
         handler: Handler,
         *,
-        limits: Limits | None = None,
-        tls: Tls | None = None,
+        limits: ServerLimits | None = None,
+        tls: ServerTls | None = None,
         openers: Openers | None = None,
     ) -> None:
-        self._handler, self._limits, self._tls, self._openers = handler, limits or Limits(), tls, openers
+        self._handler, self._limits, self._tls, self._openers = handler, limits or ServerLimits(), tls, openers
         # Often enough for the shortest of the times to be kept to about a quarter.
         times = (self._limits.reading, self._limits.idle, self._limits.stalled)
         self._period = max(0.01, min(1.0, min(times) / 4))
@@ -55,14 +55,14 @@ class Server:
         loop = asyncio.get_running_loop()
         traffic = self._traffic
         if traffic is None:
-            traffic = self._traffic = Traffic(Turns(self._handler, loop), self._limits, self._openers)
+            traffic = self._traffic = Traffic(LoopBatch(self._handler, loop), self._limits, self._openers)
             self._sweep(traffic, loop)
         context = self._tls.context(ALPN) if self._tls is not None else None
         patience = self._limits.reading if context is not None else None
         for one in sockets:
             unix = one.family == socket.AF_UNIX
             listener = await (loop.create_unix_server if unix else loop.create_server)(
-                partial(Entrance, traffic),
+                partial(ProtocolDetector, traffic),
                 sock=one,
                 backlog=_BACKLOG,
                 ssl=context,

@@ -15,7 +15,7 @@ log = logging.getLogger("penstock.service")
 _KINDS = frozenset({"DNS", "URI", "email", "IP Address"})
 
 
-class Tls:
+class ServerTls:
     """A certificate and its key, and who may connect: anybody, or who shows a certificate signed by `clients`.
 
     Files are read when it is made, and again by `renew`: new connections get the new certificate, others keep theirs.

@@ -9,8 +9,8 @@ from penstock.clock import SystemClock
 from penstock.service.wire.calls import Connection, Openers
 from penstock.service.wire.http1.head import Requests
 from penstock.service.wire.http2.hpack import encode
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.loop_batch import Turns
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.loop_batch import LoopBatch
 
 
 class Traffic:
@@ -22,6 +22,7 @@ class Traffic:
 
     __slots__ = (
         "_emptied",
+        "batch",
         "connections",
         "date",
         "date2",
@@ -30,11 +31,10 @@ class Traffic:
         "openers",
         "requests",
         "retiring",
-        "turns",
     )
 
-    def __init__(self, turns: Turns, limits: Limits, openers: Openers | None = None) -> None:
-        self.turns, self.limits, self.openers = turns, limits, openers or {}
+    def __init__(self, batch: LoopBatch, limits: ServerLimits, openers: Openers | None = None) -> None:
+        self.batch, self.limits, self.openers = batch, limits, openers or {}
         self.connections: set[Connection] = set()
         self.requests = Requests(limits)
         self.retiring = False  # whoever is let in now is to be told that the next answer is the last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.problems import malformed, too_large
 
 _AT_ONCE = 200  # chunks: about a millisecond in which nobody else is read from
@@ -18,7 +18,7 @@ class Unchunker:
 
     __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done", "tired")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.body = bytearray()
         self.done = False
         self.tired = False  # it stopped because others must have their turn, though there is more to take
@@ -30,7 +30,7 @@ class Unchunker:
     def feed(self, data: bytes, at: int = 0) -> int:
         """Take what can be taken from `at` on; the rest, at most a line, must be fed again, with more behind it.
 
-        Returns where it stopped: when `done`, behind the body; when `tired`, anywhere. Raises `Refused`.
+        Returns where it stopped: when `done`, behind the body; when `tired`, anywhere. Raises `RefusedRequest`.
         """
         steps = 3 * _AT_ONCE
         self.tired = False

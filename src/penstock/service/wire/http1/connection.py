@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from penstock.service.wire.calls import Call, Connection, Head, Header, Peer
 from penstock.service.wire.http1.chunked import Unchunker
-from penstock.service.wire.http1.head import UNREAD, Blank, Request
+from penstock.service.wire.http1.head import UNREAD, EmptyLine, Http1Request
 from penstock.service.wire.http1.responses import CONTINUE, LENGTHS, SIZES, encode_answer, length
-from penstock.service.wire.problems import Refused, head_too_large, malformed, too_slow
+from penstock.service.wire.problems import RefusedRequest, head_too_large, malformed, too_slow
 from penstock.service.wire.traffic import Traffic
 
 _LINE_END = b"\r\n"
@@ -30,7 +30,7 @@ class Http1Call(Call):
 
     expires = None  # HTTP/1.1 has no way to say so
 
-    def __init__(self, connection: Http1, request: Request, body: bytes) -> None:
+    def __init__(self, connection: Http1, request: Http1Request, body: bytes) -> None:
         self.connection = connection
         self.request = request
         self.method, self.path, self.query, self.headers = request.asked
@@ -54,7 +54,7 @@ class Http1Call(Call):
             size = len(body)
             self.answered = b"".join((start, traffic.date, LENGTHS[size] if size < SIZES else length(size), body))
         if connection.calls and connection.calls[0] is self:
-            traffic.turns.wrote(connection)
+            traffic.batch.wrote(connection)
 
 
 class Http1(Connection):
@@ -92,7 +92,7 @@ class Http1(Connection):
         self._partial = False
         self._buffer = bytearray()  # read and not yet used
         self._needed = 0  # no use in looking at the buffer before it holds so much
-        self._request: Request | None = None  # whose head has been read, and whose body is missing
+        self._request: Http1Request | None = None  # whose head has been read, and whose body is missing
         self._chunks: Unchunker | None = None  # ... if it comes in chunks
         self._continue = False  # a 100 Continue is owed, once all earlier answers are out
         # Whether to read and to write.
@@ -131,7 +131,7 @@ class Http1(Connection):
             buffer.clear()
         try:
             at = self._take(data)
-        except Refused as refusal:
+        except RefusedRequest as refusal:
             self._refuse(refusal)
             return
         if at < len(data):
@@ -164,7 +164,7 @@ class Http1(Connection):
         if self._last:
             return 0
         traffic, calls = self.traffic, self.calls
-        requests, turns, most = traffic.requests, traffic.turns, traffic.limits.calls
+        requests, batch, most = traffic.requests, traffic.batch, traffic.limits.calls
         at, size, request = 0, len(data), self._request
         while at < size:
             if request is None:
@@ -173,7 +173,7 @@ class Http1(Connection):
                     return self._await_head(data, at)
                 try:
                     request = requests[data[at:end]]
-                except Blank:
+                except EmptyLine:
                     if data.startswith(_EMPTY_LINES, at):
                         raise malformed("expected a request, not one empty line after the other") from None
                     at += 2
@@ -192,7 +192,7 @@ class Http1(Connection):
                 at = stop
             call = Http1Call(self, request, body)
             calls.append(call)
-            turns.add(call)
+            batch.add(call)
             if self._partial:
                 self._partial, self._request = False, None
                 self._needed, self._continue = 0, False  # who has sent the body waits for no 100 Continue
@@ -227,13 +227,13 @@ class Http1(Connection):
             self._await(0)
         return at
 
-    def _await_body(self, request: Request, have: int) -> None:
+    def _await_body(self, request: Http1Request, have: int) -> None:
         if request.expects and not have:
             self._send_continue()
         self._request = request
         self._await(request.length)
 
-    def _unchunk(self, request: Request, data: bytes, at: int) -> tuple[int, bytes | None]:
+    def _unchunk(self, request: Http1Request, data: bytes, at: int) -> tuple[int, bytes | None]:
         """The body, if its end has come, and where what follows begins."""
         if self._chunks is None:
             self._chunks = Unchunker(self.traffic.limits)
@@ -248,7 +248,7 @@ class Http1(Connection):
         self._await(0)
         if self._chunks.tired:
             self._pause()  # until the next turn: a loop may read again and again before it looks at anybody else
-            self.traffic.turns.wrote(self)
+            self.traffic.batch.wrote(self)
         return at, None
 
     def _await(self, needed: int) -> None:
@@ -313,7 +313,7 @@ class Http1(Connection):
         if not self._continue:
             self._transport.write(CONTINUE)
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: RefusedRequest) -> None:
         """Say what is wrong, after the answers to what came before it, and close."""
         call = Http1Call(self, UNREAD, b"")
         self.calls.append(call)

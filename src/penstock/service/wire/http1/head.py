@@ -13,8 +13,8 @@ from typing import NamedTuple
 import httptools
 
 from penstock.service.wire.calls import Header
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.problems import Refused, head_too_large, malformed, too_large
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.problems import RefusedRequest, head_too_large, malformed, too_large
 
 # One space each, visible ASCII, no fragment. llhttp would take several spaces, RTSP, and HTTP/0.9 without a version.
 _LINE = re.compile(rb"([A-Z-]+) ([!\"$-~]+) HTTP/([0-9]\.[0-9])\r\n")
@@ -25,7 +25,7 @@ _LONGEST_LENGTH = 20  # 2^64 has so many digits
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
 
 
-class Request(NamedTuple):
+class Http1Request(NamedTuple):
     """What the head of a request says.
 
     - `asked`: method, path, query and headers.
@@ -44,20 +44,20 @@ class Request(NamedTuple):
     old: bool
 
 
-UNREAD = Request((b"", b"", b"", ()), 0, keep=False, expects=False, plain=False, old=False)
+UNREAD = Http1Request((b"", b"", b"", ()), 0, keep=False, expects=False, plain=False, old=False)
 """Stands for a request that could not be read."""
 
 
-class Blank(Exception):
+class EmptyLine(Exception):
     """An empty line where a request should begin: to be overlooked, says RFC 9112, 2.2."""
 
 
-class Requests(dict[bytes, Request]):
+class Requests(dict[bytes, Http1Request]):
     """Requests by their heads. Clients send the same head all day, byte for byte: it is not read each time.
 
     A head is kept when it comes for the second time, so that heads which never come again (those with an id in them)
-    displace nothing. Bounded in number and in bytes. Looking up one that cannot be taken raises `Refused`, or `Blank`
-    if it begins with an empty line.
+    displace nothing. Bounded in number and in bytes. Looking up one that cannot be taken raises `RefusedRequest`, or
+    `EmptyLine` if it begins with an empty line.
     """
 
     _MOST = 1024
@@ -65,14 +65,14 @@ class Requests(dict[bytes, Request]):
 
     __slots__ = ("_limits", "_once")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         super().__init__()
         self._limits = limits
         self._once: set[int] = set()  # hashes of heads that came once
 
-    def __missing__(self, head: bytes) -> Request:
+    def __missing__(self, head: bytes) -> Http1Request:
         if head.startswith(b"\r\n"):
-            raise Blank
+            raise EmptyLine
         request = read_request(head, self._limits)
         if len(head) <= self._LONGEST:
             once, mark = self._once, hash(head)
@@ -107,8 +107,8 @@ class _Fields:
         self.complete = True
 
 
-def read_request(head: bytes, limits: Limits) -> Request:
-    """Read a head, from its first byte to the empty line that ends it. Raises `Refused`."""
+def read_request(head: bytes, limits: ServerLimits) -> Http1Request:
+    """Read a head, from its first byte to the empty line that ends it. Raises `RefusedRequest`."""
     if len(head) > limits.head:
         raise head_too_large(head, limits.head)
     method, target, old = _line(head)
@@ -123,14 +123,14 @@ def read_request(head: bytes, limits: Limits) -> Request:
         raise malformed(str(error)) from None
     if len(fields.headers) > limits.headers:
         detail = f"expected at most {limits.headers} headers"
-        raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", detail)
+        raise RefusedRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", detail)
     length, keep, expects = _framing(fields.ours, limits.body, old=old)
     if target[:1] != b"/" and target != b"*":
         authority, target = _absolute(target)
         fields.headers = [(b"host", authority), *(header for header in fields.headers if header[0] != b"host")]
     path, _, query = target.partition(b"?")
     plain = keep and not old and method != b"HEAD"
-    return Request((method, path, query, tuple(fields.headers)), length, keep, expects, plain, old)
+    return Http1Request((method, path, query, tuple(fields.headers)), length, keep, expects, plain, old)
 
 
 def _line(head: bytes) -> tuple[bytes, bytes, bool]:
@@ -140,11 +140,11 @@ def _line(head: bytes) -> tuple[bytes, bytes, bool]:
         raise malformed("expected a request line: method, target, HTTP/1.1")
     method, target, version = line.groups()
     if version not in _VERSIONS:
-        raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "version", "expected HTTP/1.1 or HTTP/1.0")
+        raise RefusedRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "version", "expected HTTP/1.1 or HTTP/1.0")
     if target == b"*" and method != b"OPTIONS":
         raise malformed("expected a path: * is for OPTIONS alone")
     if method == b"CONNECT":
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "CONNECT: this server is no proxy")
+        raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "CONNECT: this server is no proxy")
     return method, target, version == b"1.0"
 
 
@@ -166,7 +166,7 @@ def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool
         elif value.lower() == b"100-continue":
             expects = not old
         else:
-            raise Refused(HTTPStatus.EXPECTATION_FAILED, "expectation", "Expect: expected 100-continue")
+            raise RefusedRequest(HTTPStatus.EXPECTATION_FAILED, "expectation", "Expect: expected 100-continue")
     if hosts != 1 and not (old and hosts == 0):
         raise malformed(f"expected one Host header, got {hosts}")
     if length > limit:
@@ -187,7 +187,7 @@ def _chunked(coding: bytes, *, old: bool) -> int:
         raise malformed("Transfer-Encoding: expected none in HTTP/1.0")
     if coding.lower() != b"chunked":
         detail = "Transfer-Encoding: expected chunked alone"
-        raise Refused(HTTPStatus.NOT_IMPLEMENTED, "transfer_coding", detail)
+        raise RefusedRequest(HTTPStatus.NOT_IMPLEMENTED, "transfer_coding", detail)
     return -1
 
 

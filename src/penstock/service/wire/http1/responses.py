@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from penstock.service.wire.calls import Head, Header
-from penstock.service.wire.http1.head import Request
+from penstock.service.wire.http1.head import Http1Request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -38,7 +38,7 @@ def _start(head: Head) -> bytes:
     return b"HTTP/1.1 %d %b\r\n" % (head.status, _PHRASES.get(head.status, "").encode()) + _lines(head.headers)
 
 
-def encode_answer(request: Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
+def encode_answer(request: Http1Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
     """An answer of any shape. What it leaves on the head lets `http1` make those of the usual shape in one go."""
     start = head.http1 or _start(head)
     parts = [start, _lines(extra), date]

@@ -26,12 +26,12 @@ class Http2(Connection):
         self._blocked: float | None = None  # since when the peer has not taken what was written
         self._closing: float | None = None  # since when all has been said
         self._session = Session(
-            traffic.limits, peer, traffic.turns.add, self._wrote, monotonic(), traffic.openers, self._date
+            traffic.limits, peer, traffic.batch.add, self._wrote, monotonic(), traffic.openers, self._date
         )
         self._streams = self._session.streams
 
     def _wrote(self) -> None:
-        self._traffic.turns.wrote(self)
+        self._traffic.batch.wrote(self)
 
     def _date(self) -> bytes:
         return self._traffic.date2

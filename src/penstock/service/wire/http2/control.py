@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.service.wire.http2.flood import Patience
+from penstock.service.wire.http2.flood import FloodBudget
 from penstock.service.wire.http2.frames import (
     ACK,
     FRAME_SIZE,
@@ -11,9 +11,9 @@ from penstock.service.wire.http2.frames import (
     SETTINGS,
     WINDOW,
     Code,
-    Fault,
-    Setting,
-    StreamFault,
+    SessionError,
+    SettingId,
+    StreamError,
     frame,
     goaway,
     read_number,
@@ -23,7 +23,7 @@ from penstock.service.wire.http2.frames import (
 )
 from penstock.service.wire.http2.hpack import TABLE_SIZE
 from penstock.service.wire.http2.streams import Streams
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 
 CONNECTION_WINDOW = 1_048_576
 """Bytes of bodies that a peer may send, over all streams, before we say that there may be more."""
@@ -63,10 +63,10 @@ class Control:
         "streams",
     )
 
-    def __init__(self, limits: Limits, streams: Streams, now: float) -> None:
+    def __init__(self, limits: ServerLimits, streams: Streams, now: float) -> None:
         self._limits, self.streams = limits, streams
         self.closed = False
-        self._patience = Patience(now)
+        self._patience = FloodBudget(now)
         self._now = self._began = self._used = now
         self._acked = False  # the peer has seen our settings
         self._last = 0  # the peer's latest stream
@@ -75,9 +75,9 @@ class Control:
         self._progress = 0, now  # how much of what had to wait had left, and when that last changed
         self._stream_window = min(max(limits.body + FRAME_SIZE, WINDOW), LARGEST)
         ours = [
-            (Setting.MAX_CONCURRENT_STREAMS, limits.calls),
-            (Setting.INITIAL_WINDOW_SIZE, self._stream_window),
-            (Setting.MAX_HEADER_LIST_SIZE, limits.head),
+            (SettingId.MAX_CONCURRENT_STREAMS, limits.calls),
+            (SettingId.INITIAL_WINDOW_SIZE, self._stream_window),
+            (SettingId.MAX_HEADER_LIST_SIZE, limits.head),
         ]
         self.streams.write(settings(ours) + window_update(0, CONNECTION_WINDOW - WINDOW))
 
@@ -87,13 +87,13 @@ class Control:
         """Which stream matters more than which, we do not ask."""
         self._patience.spend(self._now)
         if not id:
-            raise Fault(Code.PROTOCOL_ERROR, "PRIORITY: expected a stream")
+            raise SessionError(Code.PROTOCOL_ERROR, "PRIORITY: expected a stream")
         if len(payload) != 5:
-            raise StreamFault(Code.FRAME_SIZE_ERROR)
+            raise StreamError(Code.FRAME_SIZE_ERROR)
 
     def _on_reset(self, flags: int, id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise Fault(Code.FRAME_SIZE_ERROR, "RST_STREAM: expected 4 bytes")
+            raise SessionError(Code.FRAME_SIZE_ERROR, "RST_STREAM: expected 4 bytes")
         self._check_not_idle(id)
         stream = self.streams.open.get(id)
         if stream is None:
@@ -106,18 +106,18 @@ class Control:
 
     def _on_settings(self, flags: int, id: int, payload: bytes) -> None:
         if id:
-            raise Fault(Code.PROTOCOL_ERROR, "SETTINGS: expected no stream")
+            raise SessionError(Code.PROTOCOL_ERROR, "SETTINGS: expected no stream")
         if flags & ACK:
             if payload:
-                raise Fault(Code.FRAME_SIZE_ERROR, "SETTINGS: expected an empty acknowledgement")
+                raise SessionError(Code.FRAME_SIZE_ERROR, "SETTINGS: expected an empty acknowledgement")
             self._acked = True
             return
         self._patience.spend(self._now, 1 + len(payload) // FEW_SETTINGS)
         smallest_table, window = TABLE_SIZE, None
         for name, value in read_settings(payload):
-            if name == Setting.INITIAL_WINDOW_SIZE:
+            if name == SettingId.INITIAL_WINDOW_SIZE:
                 window = value  # of many in a frame, the last one counts
-            elif name == Setting.HEADER_TABLE_SIZE:
+            elif name == SettingId.HEADER_TABLE_SIZE:
                 smallest_table = min(smallest_table, value)
         if window is not None:
             self.streams.resize(window)
@@ -126,13 +126,13 @@ class Control:
         self.streams.write(frame(SETTINGS, ACK, 0))
 
     def _on_push(self, flags: int, id: int, payload: bytes) -> None:
-        raise Fault(Code.PROTOCOL_ERROR, "PUSH_PROMISE: expected from servers alone")
+        raise SessionError(Code.PROTOCOL_ERROR, "PUSH_PROMISE: expected from servers alone")
 
     def _on_ping(self, flags: int, id: int, payload: bytes) -> None:
         if id:
-            raise Fault(Code.PROTOCOL_ERROR, "PING: expected no stream")
+            raise SessionError(Code.PROTOCOL_ERROR, "PING: expected no stream")
         if len(payload) != 8:
-            raise Fault(Code.FRAME_SIZE_ERROR, "PING: expected 8 bytes")
+            raise SessionError(Code.FRAME_SIZE_ERROR, "PING: expected 8 bytes")
         self._patience.spend(self._now)
         if not flags & ACK:
             self.streams.write(frame(PING, ACK, 0, payload))
@@ -141,9 +141,9 @@ class Control:
 
     def _on_goaway(self, flags: int, id: int, payload: bytes) -> None:
         if id:
-            raise Fault(Code.PROTOCOL_ERROR, "GOAWAY: expected no stream")
+            raise SessionError(Code.PROTOCOL_ERROR, "GOAWAY: expected no stream")
         if len(payload) < 8:
-            raise Fault(Code.FRAME_SIZE_ERROR, "GOAWAY: expected 8 bytes or more")
+            raise SessionError(Code.FRAME_SIZE_ERROR, "GOAWAY: expected 8 bytes or more")
         self._patience.spend(self._now)
         if self._parting is None:
             self._parting = self._now
@@ -151,7 +151,7 @@ class Control:
 
     def _on_window_update(self, flags: int, id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise Fault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE: expected 4 bytes")
+            raise SessionError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE: expected 4 bytes")
         self._patience.spend(self._now)
         if id:
             self._check_not_idle(id)
@@ -159,13 +159,13 @@ class Control:
         if more:
             self.streams.opened(id, more)
         elif id:
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
         else:
-            raise Fault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE 0: expected at least 1")
+            raise SessionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE 0: expected at least 1")
 
     def _check_not_idle(self, id: int) -> None:
         if id > self._last or not id & 1:
-            raise Fault(Code.PROTOCOL_ERROR, f"stream {id}: expected one that was opened")
+            raise SessionError(Code.PROTOCOL_ERROR, f"stream {id}: expected one that was opened")
 
     def _forget(self, id: int) -> None:
         """A stream is over before it was whole."""
@@ -177,17 +177,17 @@ class Control:
         self._now = now
         try:
             self._check_times(now)
-        except Fault as fault:
+        except SessionError as fault:
             self.end(fault.code, fault.text)
 
     def _check_times(self, now: float) -> None:
         limits, streams = self._limits, self.streams
         if not self._acked and now - self._began > limits.reading:
-            raise Fault(Code.SETTINGS_TIMEOUT, "our settings are not acknowledged")
+            raise SessionError(Code.SETTINGS_TIMEOUT, "our settings are not acknowledged")
         if streams.progress != self._progress[0] or not streams.unsent:
             self._progress = streams.progress, now
         elif now - self._progress[1] > limits.stalled:
-            raise Fault(Code.ENHANCE_YOUR_CALM, "answers are not taken")
+            raise SessionError(Code.ENHANCE_YOUR_CALM, "answers are not taken")
         if self._parting is not None and now - self._parting > PATIENCE_TO_PART:
             self._part()
         if streams.open:

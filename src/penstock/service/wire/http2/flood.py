@@ -7,13 +7,13 @@ gets something done is never short of them.
 
 from __future__ import annotations
 
-from penstock.service.wire.http2.frames import Code, Fault
+from penstock.service.wire.http2.frames import Code, SessionError
 
 POINTS = 1_000.0
 PER_SECOND = 100.0
 
 
-class Patience:
+class FloodBudget:
     """The points of one connection."""
 
     __slots__ = ("_at", "_points")
@@ -22,13 +22,13 @@ class Patience:
         self._points, self._at = POINTS, now
 
     def spend(self, now: float, points: int = 1) -> None:
-        """The peer made some trouble: a `Fault` once it made too much."""
+        """The peer made some trouble: a `SessionError` once it made too much."""
         self._points -= points
         if self._points < 0.0:
             self._points = min(POINTS, self._points + (now - self._at) * PER_SECOND)
             self._at = now
             if self._points < 0.0:
-                raise Fault(Code.ENHANCE_YOUR_CALM, "too much trouble for too few calls")
+                raise SessionError(Code.ENHANCE_YOUR_CALM, "too much trouble for too few calls")
 
     def earn(self, points: int) -> None:
         """The peer took part in something useful."""

@@ -53,7 +53,7 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
 
-class Setting(IntEnum):
+class SettingId(IntEnum):
     """What each side may ask of the other."""
 
     HEADER_TABLE_SIZE = 0x1
@@ -64,7 +64,7 @@ class Setting(IntEnum):
     MAX_HEADER_LIST_SIZE = 0x6
 
 
-class Fault(Exception):
+class SessionError(Exception):
     """The peer broke the rules, and the connection ends."""
 
     def __init__(self, code: Code, text: str) -> None:
@@ -72,7 +72,7 @@ class Fault(Exception):
         self.code, self.text = code, text
 
 
-class StreamFault(Exception):
+class StreamError(Exception):
     """The peer broke the rules, and one stream ends."""
 
     def __init__(self, code: Code) -> None:
@@ -91,14 +91,14 @@ def settings(pairs: Iterable[tuple[int, int]]) -> bytes:
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
     """Each setting in its order, checked; whether a window now overflows, only its streams can tell."""
     if len(payload) % _PAIR.size:
-        raise Fault(Code.FRAME_SIZE_ERROR, "SETTINGS: expected whole pairs")
+        raise SessionError(Code.FRAME_SIZE_ERROR, "SETTINGS: expected whole pairs")
     for name, value in _PAIR.iter_unpack(payload):
-        if name == Setting.ENABLE_PUSH and value > 1:
-            raise Fault(Code.PROTOCOL_ERROR, f"ENABLE_PUSH {value}: expected 0 or 1")
-        if name == Setting.INITIAL_WINDOW_SIZE and value > LARGEST:
-            raise Fault(Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {value}: expected at most {LARGEST}")
-        if name == Setting.MAX_FRAME_SIZE and not FRAME_SIZE <= value < 1 << 24:
-            raise Fault(Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}: expected {FRAME_SIZE} to {(1 << 24) - 1}")
+        if name == SettingId.ENABLE_PUSH and value > 1:
+            raise SessionError(Code.PROTOCOL_ERROR, f"ENABLE_PUSH {value}: expected 0 or 1")
+        if name == SettingId.INITIAL_WINDOW_SIZE and value > LARGEST:
+            raise SessionError(Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {value}: expected at most {LARGEST}")
+        if name == SettingId.MAX_FRAME_SIZE and not FRAME_SIZE <= value < 1 << 24:
+            raise SessionError(Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}: expected {FRAME_SIZE} to {(1 << 24) - 1}")
         yield name, value
 
 
@@ -119,8 +119,8 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     if not flags & PADDED:
         return payload
     if not payload:
-        raise Fault(Code.FRAME_SIZE_ERROR, "padding: expected its length")
+        raise SessionError(Code.FRAME_SIZE_ERROR, "padding: expected its length")
     length = len(payload) - payload[0]
     if length < 1:
-        raise Fault(Code.PROTOCOL_ERROR, "padding: expected less than the payload")
+        raise SessionError(Code.PROTOCOL_ERROR, "padding: expected less than the payload")
     return payload[1:length]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from penstock.service.wire.calls import Header
-from penstock.service.wire.http2.frames import Code, StreamFault
+from penstock.service.wire.http2.frames import Code, StreamError
 
 _FORBIDDEN = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = (b":method", b":scheme", b":path", b":authority")
@@ -17,7 +17,7 @@ _timeout = re.compile(rb"(\d{1,8})([HMSmun])").fullmatch
 _SECONDS = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
-class Request:
+class Http2Request:
     """What all calls with the same fields have in common.
 
     - `length`: of the body, if it was said.
@@ -37,7 +37,7 @@ class Request:
         self.expects = self.grpc = False
 
 
-def read(fields: Sequence[Header]) -> Request:
+def read(fields: Sequence[Header]) -> Http2Request:
     """The request that these fields make, each of them sound by itself."""
     pseudo: list[bytes | None] = [None, None, None, None]
     headers: list[Header] = []
@@ -47,19 +47,19 @@ def read(fields: Sequence[Header]) -> Request:
         place = _KNOWN.get(name)
         if place is None:
             if name[0] == 0x3A:  # a colon
-                raise StreamFault(Code.PROTOCOL_ERROR)
+                raise StreamError(Code.PROTOCOL_ERROR)
             headers.append(field)
         elif place == 4:
             headers.append(field)
             special.append(field)
         elif headers or pseudo[place] is not None:
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
         else:
             pseudo[place] = field[1]
     method, scheme, target, authority = pseudo
     if not scheme or not method or not target or method == b"CONNECT" or target[0] != 0x2F:
         method, target = _unusual(method, scheme, target)
-    request = Request(method, target)
+    request = Http2Request(method, target)
     _heed(request, special)
     if authority:
         if any(name == b"host" for name, _ in special):
@@ -74,13 +74,13 @@ def read(fields: Sequence[Header]) -> Request:
 def _unusual(method: bytes | None, scheme: bytes | None, target: bytes | None) -> tuple[bytes, bytes]:
     """What is no request for a path."""
     if method == b"CONNECT" and target is None and scheme is None:
-        raise StreamFault(Code.REFUSED_STREAM)  # we are no proxy
+        raise StreamError(Code.REFUSED_STREAM)  # we are no proxy
     if method != b"OPTIONS" or target != b"*" or not scheme:
-        raise StreamFault(Code.PROTOCOL_ERROR)
+        raise StreamError(Code.PROTOCOL_ERROR)
     return method, target
 
 
-def _heed(request: Request, special: Sequence[Header]) -> None:
+def _heed(request: Http2Request, special: Sequence[Header]) -> None:
     """Headers that mean something to the protocol."""
     for name, value in special:
         if name == b"content-type":
@@ -92,12 +92,12 @@ def _heed(request: Request, special: Sequence[Header]) -> None:
         elif name == b"expect":
             request.expects = value.lower() == b"100-continue"
         elif name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
 
 
 def _without_host(headers: list[Header], authority: bytes) -> list[Header]:
     if any(name == b"host" and value != authority for name, value in headers):
-        raise StreamFault(Code.PROTOCOL_ERROR)
+        raise StreamError(Code.PROTOCOL_ERROR)
     return [field for field in headers if field[0] != b"host"]
 
 
@@ -110,12 +110,12 @@ def _with_whole_cookie(headers: list[Header]) -> list[Header]:
 def check_trailers(fields: Sequence[Header]) -> None:
     """Nobody asks what the trailers of a request say; they have to be well-formed all the same."""
     if any(name[:1] == b":" or name in _FORBIDDEN for name, _ in fields):
-        raise StreamFault(Code.PROTOCOL_ERROR)
+        raise StreamError(Code.PROTOCOL_ERROR)
 
 
 def _length(value: bytes, said: int | None) -> int:
     if not value.isdigit() or len(value) > 18 or said not in (None, int(value)):
-        raise StreamFault(Code.PROTOCOL_ERROR)
+        raise StreamError(Code.PROTOCOL_ERROR)
     return int(value)
 
 

@@ -14,7 +14,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 
 from penstock.service.wire.calls import Header
-from penstock.service.wire.http2.frames import Code, Fault
+from penstock.service.wire.http2.frames import Code, SessionError
 
 # ---------------------------------------------------------------- huffman
 
@@ -147,7 +147,7 @@ class Decoder:
         try:
             fields, size, sound = self._decode(block, largest)
         except (IndexError, ValueError):
-            raise Fault(Code.COMPRESSION_ERROR, "a header block that cannot be read") from None
+            raise SessionError(Code.COMPRESSION_ERROR, "a header block that cannot be read") from None
         if self._tainted:
             sound = all(map(is_sound, fields))
         return fields, size, sound

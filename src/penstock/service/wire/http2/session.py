@@ -24,17 +24,17 @@ from penstock.service.wire.http2.frames import (
     PRIORITISED,
     SETTINGS,
     Code,
-    Fault,
-    StreamFault,
+    SessionError,
+    StreamError,
     frame,
     read_head,
     unpadded,
     window_update,
 )
-from penstock.service.wire.http2.head import Request, check_trailers, read
+from penstock.service.wire.http2.head import Http2Request, check_trailers, read
 from penstock.service.wire.http2.hpack import Decoder, encode
 from penstock.service.wire.http2.streams import Stream, Streams
-from penstock.service.wire.limits import Limits
+from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.problems import refuse_body, refuse_head
 
 KNOWN, KNOWN_SIZE = 64, 1_024
@@ -51,7 +51,7 @@ LARGE_HEAD = 20
 
 CONTINUE = encode([(b":status", b"100")])
 
-TOO_LARGE = Request(b"GET", b"")
+TOO_LARGE = Http2Request(b"GET", b"")
 """Stands for a request whose head is too large to be read."""
 
 
@@ -85,7 +85,7 @@ class Session(Control):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ServerLimits,
         peer: Peer,
         take: Callable[[Call], None],
         wrote: Callable[[], None],
@@ -96,7 +96,7 @@ class Session(Control):
         super().__init__(limits, Streams(wrote, date), now)
         self._peer, self._take, self._openers = peer, take, openers or {}
         self._decoder = Decoder()
-        self._known: dict[bytes, Request] = {}
+        self._known: dict[bytes, Http2Request] = {}
         self._known_at = 0  # how often the decoder's table had changed
         self._greeted = False  # the peer has sent its preface and its settings
         self._pieces: list[bytes] = []  # of what is not yet a whole frame
@@ -134,7 +134,7 @@ class Session(Control):
             self._pieces.clear()
         try:
             at = self._frames(data, 0 if self._greeted else self._greet(data))
-        except Fault as fault:
+        except SessionError as fault:
             self.end(fault.code, fault.text)
             return
         self._have = len(data) - at
@@ -150,7 +150,7 @@ class Session(Control):
 
     def _greet(self, data: bytes) -> int:
         if not data.startswith(PREFACE) or data[len(PREFACE) + 3] != SETTINGS or data[len(PREFACE) + 4]:
-            raise Fault(Code.PROTOCOL_ERROR, "expected the preface of HTTP/2, and settings")
+            raise SessionError(Code.PROTOCOL_ERROR, "expected the preface of HTTP/2, and settings")
         self._greeted = True
         return len(PREFACE)
 
@@ -163,12 +163,12 @@ class Session(Control):
             start = at + HEAD
             at = start + (kind >> 8)
             if kind >> 8 > FRAME_SIZE:
-                raise Fault(Code.FRAME_SIZE_ERROR, f"a frame: expected at most {FRAME_SIZE} bytes")
+                raise SessionError(Code.FRAME_SIZE_ERROR, f"a frame: expected at most {FRAME_SIZE} bytes")
             if at > end:
                 return start - HEAD
             kind &= 0xFF
             if self._block is not None and (kind != CONTINUATION or id != self._block_stream):
-                raise Fault(Code.PROTOCOL_ERROR, "expected CONTINUATION")
+                raise SessionError(Code.PROTOCOL_ERROR, "expected CONTINUATION")
             try:
                 if kind == HEADERS and flags | END_STREAM == END_STREAM | END_HEADERS:
                     self._on_block(id, data[start:at], flags & END_STREAM)  # as nearly all are
@@ -176,14 +176,14 @@ class Session(Control):
                     handlers[kind](flags, id, data[start:at])
                 else:
                     self._patience.spend(self._now)  # of a kind that we do not know
-            except StreamFault as fault:
+            except StreamError as fault:
                 self._refuse(id, fault.code)
         return at
 
     def _check_times(self, now: float) -> None:
         latest = now - self._limits.reading
         if (self._need and self._cut < latest) or (self._block is not None and self._block_began < latest):
-            raise Fault(Code.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
+            raise SessionError(Code.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
         super()._check_times(now)
 
     # ---------------------------------------------------------------- heads
@@ -192,7 +192,7 @@ class Session(Control):
         payload = unpadded(payload, flags)
         if flags & PRIORITISED:
             if len(payload) < 5:
-                raise Fault(Code.FRAME_SIZE_ERROR, "HEADERS: expected a priority")
+                raise SessionError(Code.FRAME_SIZE_ERROR, "HEADERS: expected a priority")
             payload = payload[5:]
         if flags & END_HEADERS:
             self._on_block(id, payload, flags & END_STREAM)
@@ -203,10 +203,10 @@ class Session(Control):
     def _on_continuation(self, flags: int, id: int, payload: bytes) -> None:
         block = self._block
         if block is None:
-            raise Fault(Code.PROTOCOL_ERROR, "CONTINUATION: expected HEADERS before")
+            raise SessionError(Code.PROTOCOL_ERROR, "CONTINUATION: expected HEADERS before")
         block += payload
         if len(block) > self._limits.head:
-            raise Fault(Code.ENHANCE_YOUR_CALM, f"a header block: expected at most {self._limits.head} bytes")
+            raise SessionError(Code.ENHANCE_YOUR_CALM, f"a header block: expected at most {self._limits.head} bytes")
         if len(payload) < SMALL:
             self._patience.spend(self._now)
         if flags & END_HEADERS:
@@ -226,11 +226,11 @@ class Session(Control):
             if request is None:
                 return
         if id > self._final:
-            raise StreamFault(Code.REFUSED_STREAM)  # we are leaving: elsewhere it may be served
+            raise StreamError(Code.REFUSED_STREAM)  # we are leaving: elsewhere it may be served
         if len(streams.open) + streams.abandoned >= self._limits.calls:
-            raise StreamFault(Code.REFUSED_STREAM)
+            raise StreamError(Code.REFUSED_STREAM)
         if streams.unsent > self._limits.unsent:
-            raise StreamFault(Code.ENHANCE_YOUR_CALM)
+            raise StreamError(Code.ENHANCE_YOUR_CALM)
         stream = streams.open[id] = Stream(streams, id, request, self._peer, self._now)
         stream.window = self._stream_window
         if request.path in self._openers:
@@ -243,7 +243,7 @@ class Session(Control):
         elif request.expects:
             streams.write(frame(HEADERS, END_HEADERS, id, CONTINUE))
 
-    def _read(self, id: int, block: bytes) -> Request | None:
+    def _read(self, id: int, block: bytes) -> Http2Request | None:
         """The request of a block; None where it has been refused."""
         fields = self._decode(block)
         if fields is None:
@@ -265,7 +265,7 @@ class Session(Control):
         if self._decoder.changed:
             self._known.clear()
         if not sound:
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
         return fields if size <= limits.head and len(fields) <= limits.headers else None
 
     def _on_later_block(self, id: int, block: bytes, ends: int) -> None:
@@ -276,12 +276,12 @@ class Session(Control):
             if id in self.streams.dropped:
                 return  # it was on its way when we reset the stream
             if id & 1:
-                raise Fault(Code.STREAM_CLOSED, f"HEADERS on stream {id}: expected one that is open")
-            raise Fault(Code.PROTOCOL_ERROR, f"HEADERS on stream {id}: expected an odd number")
+                raise SessionError(Code.STREAM_CLOSED, f"HEADERS on stream {id}: expected one that is open")
+            raise SessionError(Code.PROTOCOL_ERROR, f"HEADERS on stream {id}: expected an odd number")
         if stream.ended:
-            raise StreamFault(Code.STREAM_CLOSED)
+            raise StreamError(Code.STREAM_CLOSED)
         if not ends:
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
         check_trailers(fields or ())
         self._ended(stream)
 
@@ -298,7 +298,7 @@ class Session(Control):
             return
         stream.window -= size
         if stream.window < 0:
-            raise StreamFault(Code.FLOW_CONTROL_ERROR)
+            raise StreamError(Code.FLOW_CONTROL_ERROR)
         if flags & PADDED:
             payload = unpadded(payload, flags)
         if not flags & END_STREAM and len(payload) < SMALL:
@@ -314,14 +314,14 @@ class Session(Control):
     def _reopen(self) -> None:
         """Open the window of the connection, unless the peer did not keep to it."""
         if self._window < 0:
-            raise Fault(Code.FLOW_CONTROL_ERROR, "DATA: expected no more than the window")
+            raise SessionError(Code.FLOW_CONTROL_ERROR, "DATA: expected no more than the window")
         self.streams.write(window_update(0, CONNECTION_WINDOW - self._window))
         self._window = CONNECTION_WINDOW
 
     def _on_late_data(self, id: int, stream: Stream | None) -> None:
         self._check_not_idle(id)
         if stream is not None or id not in self.streams.dropped:
-            raise StreamFault(Code.STREAM_CLOSED)
+            raise StreamError(Code.STREAM_CLOSED)
         self._patience.spend(self._now)  # it was on its way when we reset the stream
 
     def _gather(self, stream: Stream, payload: bytes, flags: int) -> None:
@@ -338,7 +338,7 @@ class Session(Control):
         elif flags & END_STREAM:
             self._ended(stream)
         elif self.held > BODIES * self._limits.body:
-            raise StreamFault(Code.ENHANCE_YOUR_CALM)
+            raise StreamError(Code.ENHANCE_YOUR_CALM)
         elif stream.window < self._stream_window // 2:
             self._reopen_stream(stream)
 
@@ -356,7 +356,7 @@ class Session(Control):
         """A request is whole."""
         length = stream.request.length
         if length is not None and length != len(stream.body):
-            raise StreamFault(Code.PROTOCOL_ERROR)
+            raise StreamError(Code.PROTOCOL_ERROR)
         stream.ended = True
         self._take(stream)
 

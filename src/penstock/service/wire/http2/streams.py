@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.service.wire.calls import Exchange, Head, Header, Listener, Peer
+from penstock.service.wire.calls import Head, Header, Listener, Peer, StreamingCall
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
     DATA,
@@ -19,13 +19,13 @@ from penstock.service.wire.http2.frames import (
     LARGEST,
     WINDOW,
     Code,
-    Fault,
-    StreamFault,
+    SessionError,
+    StreamError,
     frame,
     frame_head,
     reset,
 )
-from penstock.service.wire.http2.head import Request
+from penstock.service.wire.http2.head import Http2Request
 from penstock.service.wire.http2.hpack import NO_TABLE, encode
 
 DROPPED = 256
@@ -52,7 +52,7 @@ class Encoded:
         self.trailers_sized = len(self.trailers) << 8 | HEADERS
 
 
-class Stream(Exchange):
+class Stream(StreamingCall):
     """A call, and the stream it came on."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Stream(Exchange):
         "window",
     )
 
-    def __init__(self, streams: Streams, id: int, request: Request, peer: Peer, now: float) -> None:
+    def __init__(self, streams: Streams, id: int, request: Http2Request, peer: Peer, now: float) -> None:
         self.method, self.path, self.query = request.method, request.path, request.query
         self.headers, self.peer, self.body = request.headers, peer, b""
         self.expires = None if request.timeout is None else now + request.timeout
@@ -272,17 +272,17 @@ class Streams:
             if stream is None:
                 return
             if self._initial + stream.credit + more > LARGEST:
-                raise StreamFault(Code.FLOW_CONTROL_ERROR)
+                raise StreamError(Code.FLOW_CONTROL_ERROR)
             stream.credit += more
         else:
             self._window += more
             if self._window > LARGEST:
-                raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+                raise SessionError(Code.FLOW_CONTROL_ERROR, "a window that is too large")
 
     def resize(self, initial: int) -> None:
         """The peer changed the window that streams begin with, and so those of all that are open."""
         if any(initial + stream.credit > LARGEST for stream in self.open.values()):
-            raise Fault(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+            raise SessionError(Code.FLOW_CONTROL_ERROR, "a window that is too large")
         self._initial = initial
 
     def useful(self) -> int:

@@ -9,8 +9,8 @@ import pytest
 from penstock.service.wire import protocols as entrance
 from penstock.service.wire.calls import Connection, Peer
 from penstock.service.wire.http1.connection import Http1
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.protocols import Spoken
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.protocols import WireProtocol
 from penstock.service.wire.traffic import Traffic
 from tests.service.harness import LOOPS, Echo, serving
 
@@ -47,7 +47,7 @@ class Shouting(Connection):
 
 @pytest.fixture(autouse=True)
 def protocols(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoken = (Spoken("shouting", PREFACE, Shouting), Spoken("http/1.1", b"", Http1))
+    spoken = (WireProtocol("shouting", PREFACE, Shouting), WireProtocol("http/1.1", b"", Http1))
     monkeypatch.setattr(entrance, "PROTOCOLS", spoken)
 
 
@@ -76,7 +76,7 @@ def test_whatever_the_pieces_they_come_in(loop: str, whole: bytes) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_who_does_not_say_what_it_speaks_is_let_go(loop: str) -> None:
-    with serving(Echo(), loop=loop, limits=Limits(reading=0.1, idle=0.2)) as running:
+    with serving(Echo(), loop=loop, limits=ServerLimits(reading=0.1, idle=0.2)) as running:
         for part in (b"", PREFACE[:3]):
             with running.client() as client:
                 assert client.send(part).closed

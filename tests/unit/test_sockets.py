@@ -12,11 +12,11 @@ import pytest
 
 from penstock.errors import InvalidOption
 from penstock.service import sockets as listening_module
-from penstock.service.sockets import SPARE, Address, Listening, inherited, make_room
+from penstock.service.sockets import SPARE, ListenAddress, ListeningSockets, inherited, make_room
 
 
 def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_host() -> None:
-    with Listening([Address("localhost", 0), Address("127.0.0.1", 0)]) as listening:
+    with ListeningSockets([ListenAddress("localhost", 0), ListenAddress("127.0.0.1", 0)]) as listening:
         first, second = listening.addresses
         assert 0 not in (first.port, second.port)
         assert {each.getsockname()[1] for each in listening.sockets} == {first.port, second.port}
@@ -24,14 +24,14 @@ def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_hos
 
 
 def test_what_is_in_use_is_said_and_nothing_stays_open() -> None:
-    with Listening([Address("127.0.0.1", 0)]) as listening:
+    with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as listening:
         taken = listening.addresses[0]
         with pytest.raises(InvalidOption, match=rf"^listen 127\.0\.0\.1:{taken.port}: Address already in use$"):
-            Listening([Address("127.0.0.1", 0), taken])
+            ListeningSockets([ListenAddress("127.0.0.1", 0), taken])
 
 
 def test_sockets_are_shared_by_their_numbers() -> None:
-    with Listening([Address("127.0.0.1", 0)]) as listening:
+    with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as listening:
         (copy,) = inherited([listening.sockets[0].dup().detach()])
         with copy:
             assert copy.getsockname() == listening.sockets[0].getsockname()
@@ -40,10 +40,10 @@ def test_sockets_are_shared_by_their_numbers() -> None:
 
 def test_the_file_of_a_unix_socket_goes_with_it(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with Listening([Address(path=str(path))]):
+    with ListeningSockets([ListenAddress(path=str(path))]):
         assert path.is_socket()
         with pytest.raises(InvalidOption, match="Address already in use"):
-            Listening([Address(path=str(path))])
+            ListeningSockets([ListenAddress(path=str(path))])
         assert path.is_socket()
     assert not path.exists()
 
@@ -52,25 +52,25 @@ def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path)
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with Listening([Address(path=str(path))]):
+    with ListeningSockets([ListenAddress(path=str(path))]):
         pass
     path.write_text("precious")
     with pytest.raises(InvalidOption, match="no socket"):
-        Listening([Address(path=str(path))])
+        ListeningSockets([ListenAddress(path=str(path))])
     assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
     ("address", "reached"),
     [
-        (Address("", 1), "127.0.0.1:1"),
-        (Address("0.0.0.0", 1), "127.0.0.1:1"),
-        (Address("::", 1), "[::1]:1"),
-        (Address("db", 1), "db:1"),
-        (Address(path="/run/s"), "/run/s"),
+        (ListenAddress("", 1), "127.0.0.1:1"),
+        (ListenAddress("0.0.0.0", 1), "127.0.0.1:1"),
+        (ListenAddress("::", 1), "[::1]:1"),
+        (ListenAddress("db", 1), "db:1"),
+        (ListenAddress(path="/run/s"), "/run/s"),
     ],
 )
-def test_where_a_client_reaches_it(address: Address, reached: str) -> None:
+def test_where_a_client_reaches_it(address: ListenAddress, reached: str) -> None:
     assert address.reached_at == reached
 
 
@@ -84,13 +84,13 @@ def test_where_there_is_no_ipv6_every_interface_is_those_of_ipv4(monkeypatch: py
         return make(family, place)
 
     monkeypatch.setattr(listening_module, "_on_port", without_ipv6)
-    with Listening([Address("", 0)]) as listening:
+    with ListeningSockets([ListenAddress("", 0)]) as listening:
         assert [one.family for one in listening.sockets] == [socket.AF_INET]
         assert listening.addresses[0].port == listening.sockets[0].getsockname()[1]
     with pytest.raises(InvalidOption, match="Address family not supported"):
-        Listening([Address("::1", 0)])
+        ListeningSockets([ListenAddress("::1", 0)])
     with pytest.raises(InvalidOption, match="Cannot assign requested address"):
-        Listening([Address("192.0.2.1", 0)])
+        ListeningSockets([ListenAddress("192.0.2.1", 0)])
 
 
 def test_room_is_made_for_connections_as_far_as_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.service.wire.http1.connection import Http1
-from penstock.service.wire.protocols import ALPN, PROTOCOLS, Spoken, choose
+from penstock.service.wire.protocols import ALPN, PROTOCOLS, WireProtocol, choose
 from penstock.service.wire.tls import names_of
 
-LONG = Spoken("other", b"PRI * OTHER", Http1)
-LAST = Spoken("http/1.1", b"", Http1)
+LONG = WireProtocol("other", b"PRI * OTHER", Http1)
+LAST = WireProtocol("http/1.1", b"", Http1)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ LAST = Spoken("http/1.1", b"", Http1)
         (b"PRI * other", LAST),
     ],
 )
-def test_the_first_bytes_tell_as_soon_as_they_can(first: bytes, chosen: Spoken | None) -> None:
+def test_the_first_bytes_tell_as_soon_as_they_can(first: bytes, chosen: WireProtocol | None) -> None:
     assert choose(first, [LONG, LAST]) is chosen
 
 

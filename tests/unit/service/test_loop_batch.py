@@ -8,8 +8,8 @@ import re
 import pytest
 
 from penstock.service.wire.calls import Connection, Handler
-from penstock.service.wire.limits import Limits
-from penstock.service.wire.loop_batch import Turns
+from penstock.service.wire.limits import ServerLimits
+from penstock.service.wire.loop_batch import LoopBatch
 from penstock.service.wire.traffic import Traffic
 
 
@@ -40,7 +40,7 @@ async def test_each_connection_is_flushed_once_and_one_that_fails_fails_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handler: Handler = Nobody()
-    turns = Turns(handler, asyncio.get_running_loop())
+    turns = LoopBatch(handler, asyncio.get_running_loop())
     lines = [Line(), Line(fails=True), Line()]
     for _ in range(3):
         for line in lines:
@@ -53,7 +53,7 @@ async def test_each_connection_is_flushed_once_and_one_that_fails_fails_alone(
 
 
 async def test_traffic_knows_who_is_there_and_when_the_last_has_left() -> None:
-    traffic = Traffic(Turns(Nobody(), asyncio.get_running_loop()), Limits(connections=2))
+    traffic = Traffic(LoopBatch(Nobody(), asyncio.get_running_loop()), ServerLimits(connections=2))
     one, two = Line(), Line()
     traffic.enter(one)
     assert not traffic.closed
@@ -74,5 +74,5 @@ async def test_traffic_knows_who_is_there_and_when_the_last_has_left() -> None:
 
 
 async def test_the_date_is_one_of_http() -> None:
-    traffic = Traffic(Turns(Nobody(), asyncio.get_running_loop()), Limits())
+    traffic = Traffic(LoopBatch(Nobody(), asyncio.get_running_loop()), ServerLimits())
     assert re.fullmatch(rb"date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r\n", traffic.date)
