@@ -66,10 +66,10 @@ def test_interrupted_anywhere_it_loses_no_count_and_looks_again(monkeypatch: pyt
     monkeypatch.setattr(sys, "unraisablehook", hammer.swallow)
     assert interrupted_often(hammer) == []
     assert in_flight.now == utilisation.now == len(shedder._common) == 0
-    before = shedder._looked_at
-    shedder._due = 0
+    before = shedder._schedule.sampled_at
+    shedder._schedule.due = 0
     assert shedder.level == 0
-    assert shedder._looked_at > before, "nobody can look any more"
+    assert shedder._schedule.sampled_at > before, "no caller can take a sample any more"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -77,17 +77,17 @@ def test_a_forked_child_has_no_requests_of_its_parent_and_can_look() -> None:
     in_flight = InFlight(4)
     shedder = Shedder([in_flight, LoopLag()], reserve=0.5)
     running = [shedder.admit("low"), shedder.admit("low")]
-    shedder._turn.acquire()  # as if a thread of the parent were looking
+    shedder._schedule._turn.acquire()  # as if a thread of the parent were taking a sample
 
     def child() -> bool:
         empty = in_flight.now == 0
         with shedder.admit("low") as admission:
-            shedder._due = 0
-            looked = shedder.level == 0 and shedder._due > 0
+            shedder._schedule.due = 0
+            looked = shedder.level == 0 and shedder._schedule.due > 0
             for inherited in running:
                 inherited.end()
             return empty and looked and bool(admission) and in_flight.now == 1
 
     assert in_child(child) == 0
-    shedder._turn.release()
+    shedder._schedule._turn.release()
     assert in_flight.now == 2

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from random import Random
-from types import SimpleNamespace
 from typing import Any as Anything
 
 from hypothesis import given
@@ -22,9 +21,9 @@ from penstock.rules.networks import address_of, folded, number_of
 from penstock.rules.ruleset import RuleSet
 
 ENTRIES = ("path", "method", "tier", "ip")
-PLAIN = SimpleNamespace(fold_case=False, nfc=False, ipv6_prefix=None)
-FOLDED = SimpleNamespace(fold_case=True, nfc=True, ipv6_prefix=None)
-ADDRESS = SimpleNamespace(fold_case=False, nfc=False, ipv6_prefix=64)
+PLAIN = EntryOptions(fold_case=False, nfc=False, ipv6_prefix=None)
+FOLDED = EntryOptions(fold_case=True, nfc=True, ipv6_prefix=None)
+ADDRESS = EntryOptions(fold_case=False, nfc=False, ipv6_prefix=64)
 OPTIONS = {"path": PLAIN, "method": PLAIN, "tier": FOLDED, "ip": ADDRESS}
 
 TEXTS = ("a", "b", "ab", "A", "a/b", "/a", "/a/b", "/a/b/", "é", "e\u0301", "a*", "ß", "SS")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.clock import SECOND, ManualClock, Micros
 from penstock.quota import Quota
 from penstock.shedding import PRIORITIES, Admission, InFlight, Scaled, Shedder, Utilisation
-from penstock.shedding.levels import HIGHEST, Pace, State, shed_share, stepped
+from penstock.shedding.levels import HIGHEST, LevelState, Pace, shed_share, stepped
 from penstock.shedding.scaled import Slope
 
 PRESSURES = st.sampled_from([0.0, 0.7, 0.69, 0.9, 1.0, 5.0]) | st.floats(0, 5)
@@ -31,7 +31,7 @@ PACES = st.builds(
 def test_a_move_of_k_steps_takes_k_intervals(looks: list[tuple[Micros, float]], pace: Pace) -> None:
     now = changed_at = 0
     high_since: Micros | None = None
-    state = State()
+    state = LevelState()
     for wait, pressure in looks:
         now += wait
         was, state = state, stepped(state, pressure, now, pace)

@@ -57,7 +57,6 @@ ALLOWED: dict[str, set[str]] = {
     "service/api/quotas.py": {"_quotas"},
     "service/app.py": {"_acquire", "_driver"},
     "service/decisions.py": {"_acquire", "_ask_all", "_explanation", "_front", "_now", "_source", "_unasked"},
-    "service/envoy/config_source.py": {"_Look"},
     "service/wire/http2/session.py": {
         "_check_not_idle",
         "_final",
@@ -73,8 +72,6 @@ ALLOWED: dict[str, set[str]] = {
         "_refuse",
         "_stream_window",
     },
-    "shedding/scaled.py": {"_due", "_looked_at", "_take_turn", "_time_ns"},
-    "shedding/shedder.py": {"_due", "_look_if_due", "_looked_at", "_take_turn", "_time_ns"},
     "stores/redis/cluster.py": {"_dial", "_lock", "_patience", "_settings", "_suspected"},
     "stores/redis/sentinel.py": {"_closed", "_dial", "_patience", "_settings", "_suspected"},
 }

@@ -368,10 +368,10 @@ SPAN = "expected seconds, 0.001 to 3600"
         ({"reserve": float("nan")}, f"reserve nan: {SHARE}"),
         ({"reserve": True}, f"reserve True: {SHARE}"),
         ({"reserve": "20 %"}, f"reserve '20 %': {SHARE}"),
-        ({"reserve": 0.95}, "reserve 0.95: leaves nothing of 10 for others (expected less)"),
+        ({"reserve": 0.95}, "reserve 0.95: leaves nothing of 10 for other requests (expected less)"),
         (
             {"signals": [lambda: 0.0], "reserve": 0.2},
-            "reserve 0.2: a share of what? (expected InFlight or Utilisation among the signals)",
+            "reserve 0.2: no signal has a capacity (expected an InFlight or Utilisation)",
         ),
         ({"above": 0.5}, f"below and above 0.7, 0.5: {PAIR}"),
         ({"above": 0.7}, f"below and above 0.7, 0.7: {PAIR}"),
@@ -441,7 +441,7 @@ def test_an_interrupted_look_leaves_the_next_one_free() -> None:
     clock.advance(1)
     with ThreadPoolExecutor(1) as pool:  # another thread, or the lock would not matter
         assert pool.submit(lambda: shedder.level).result(timeout=30) == 0
-    assert shedder._looked_at == clock.micros
+    assert shedder._schedule.sampled_at == clock.micros
 
 
 def test_what_a_child_begins_anew() -> None:
@@ -450,10 +450,10 @@ def test_what_a_child_begins_anew() -> None:
     shedder = Shedder([in_flight, LoopLag()], reserve=0.5)
     running = shedder.admit("low")
     assert running
-    shedder._turn.acquire()
+    shedder._schedule._turn.acquire()
     lifetime._after_fork_in_child()
     assert in_flight.now == len(shedder._common) == 0
     with ThreadPoolExecutor(1) as pool:
-        shedder._due = 0
+        shedder._schedule.due = 0
         pool.submit(lambda: shedder.level).result(timeout=30)
-    assert shedder._due > 0
+    assert shedder._schedule.due > 0

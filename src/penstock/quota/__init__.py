@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from threading import Lock
-from typing import NoReturn, Self, TypeAlias, cast
+from typing import Any, NoReturn, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from penstock.clock import SECOND, Micros
@@ -272,38 +272,40 @@ class Quota:
         return quota  # type: ignore[return-value]
 
     def resized(self, amount: Callable[[int], int]) -> Quota:
-        """The same quota with other amounts: `amount(units)` in place of limit, burst and queue.
+        """Return the same quota with `amount(units)` in place of limit, burst and queue.
 
-        Amounts are not in a counter's identity, so both count together.
+        Amounts are no part of a counter's identity, so both quotas share their counters.
         """
-        if self.algorithm == MIN_INTERVAL:  # which is of one
+        if self.algorithm == MIN_INTERVAL:  # its limit is always 1
             return self
-        return Quota._of(
+        return self.with_amounts(
             amount(self.limit),
-            self.calendar or self.period_us,
-            self.algorithm,
-            burst=None if self.burst is None else amount(self.burst),
-            queue=None if self.queue is None else amount(self.queue + 1) - 1,
-            min_interval_us=self.min_interval_us,
-            penalty_us=self.penalty_us,
-            count_denied=self.count_denied,
-            name=self.name,
+            None if self.burst is None else amount(self.burst),
+            None if self.queue is None else amount(self.queue + 1) - 1,
         )
+
+    def with_amounts(self, limit: int, burst: int | None, queue: int | None) -> Quota:
+        """Return the same quota with this limit, burst and queue."""
+        return self._changed(limit=limit, burst=burst, queue=queue)
+
+    def _changed(self, **changes: Any) -> Quota:
+        fields = {
+            "limit": self.limit,
+            "period": self.calendar or self.period_us,
+            "algorithm": self.algorithm,
+            "burst": self.burst,
+            "queue": self.queue,
+            "min_interval_us": self.min_interval_us,
+            "penalty_us": self.penalty_us,
+            "count_denied": self.count_denied,
+            "name": self.name,
+        }
+        return Quota._of(**(fields | changes))
 
     def _split(self) -> tuple[Quota, ...]:
         if self.min_interval_us is None:
             return (self,)
-        rate = Quota._of(
-            self.limit,
-            self.calendar or self.period_us,
-            self.algorithm,
-            burst=self.burst,
-            queue=self.queue,
-            penalty_us=self.penalty_us,
-            count_denied=self.count_denied,
-            name=self.name,
-        )
-        return rate, Quota._of(1, self.min_interval_us, MIN_INTERVAL, name=self.name)
+        return self._changed(min_interval_us=None), Quota._of(1, self.min_interval_us, MIN_INTERVAL, name=self.name)
 
 
 _all_quotas: WeakValueDictionary[tuple[object, ...], Quota] = WeakValueDictionary()

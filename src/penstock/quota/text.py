@@ -86,14 +86,14 @@ def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
         raise InvalidQuota(f'quota {shown(text)}: expected text such as "100/minute", not {type(text).__name__}')
     if len(text) > MAX_TEXT:
         raise InvalidQuota(f"quota text of {len(text)} characters: expected at most {MAX_TEXT}")
-    return list(_Reader(text, algorithms).quotas())
+    return list(_QuotaReader(text, algorithms).quotas())
 
 
 def read_duration(text: str) -> Micros:
     """Microseconds in `"250ms"`, `"15 m"`."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise InvalidQuota(f'duration {shown(text)}: expected text such as "250ms"')
-    return _Reader(text, ()).duration()
+    return _QuotaReader(text, ()).duration()
 
 
 def write_period(micros: Micros) -> str:
@@ -113,7 +113,7 @@ def _largest_unit(micros: Micros) -> str:
     return next(name for name in reversed(UNITS) if micros % UNITS[name] == 0)
 
 
-class _Reader:
+class _QuotaReader:
     """One pass over the words of a text; `at` is the word being looked at."""
 
     def __init__(self, text: str, algorithms: tuple[str, ...]) -> None:

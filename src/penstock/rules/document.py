@@ -72,7 +72,7 @@ class _Stop(Exception):
 
 def read(content: bytes | str, *, lenient: bool = False) -> Document:
     """The one document in `content`. Who reads a lenient one must bound what it visits: values may be shared."""
-    reader, text = _Reader(lenient=lenient), ""
+    reader, text = _DocumentReader(lenient=lenient), ""
     try:
         text = _decoded(content)
         reader.read(text)
@@ -123,7 +123,7 @@ def _located(line: int, path: Path, problem: str, expected: str) -> Located:
     return Located(line, Flaw(path, HIDDEN, problem, expected))
 
 
-class _Reader:
+class _DocumentReader:
     """Builds the data from the parser's events. `open` are the containers being filled; `path` leads to the last."""
 
     def __init__(self, *, lenient: bool) -> None:

@@ -18,13 +18,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from typing import Any as Anything
-from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.rules.conditions import All, Any, Cidr, Condition, Equals, Glob, Not, OneOf, Prefix, Present
 from penstock.rules.entries import ABSENT, Read, reader
 from penstock.rules.globs import GlobTree
 from penstock.rules.networks import NetworkTable, Positions, number_of, range_of
+
+if TYPE_CHECKING:
+    from penstock.rules.model import EntryOptions
 
 Values: TypeAlias = list[Anything]
 """What was read of a descriptor, by slot: a text, empty if absent; or the number of an address, None if it is none."""
@@ -32,21 +35,10 @@ Values: TypeAlias = list[Anything]
 Test: TypeAlias = Callable[[Values], bool]
 
 
-class Options(Protocol):
-    """How an entry is read."""
-
-    @property
-    def fold_case(self) -> bool: ...
-    @property
-    def nfc(self) -> bool: ...
-    @property
-    def ipv6_prefix(self) -> int | None: ...
-
-
 class Slots:
     """The entries that rules look at, and where their values are found."""
 
-    def __init__(self, options: Callable[[str], Options]) -> None:
+    def __init__(self, options: Callable[[str], EntryOptions]) -> None:
         self._options = cache(options)
         self._reads: dict[str, Read] = {}
         self._plain: dict[str, bool] = {}

@@ -56,7 +56,7 @@ class _Stamp(NamedTuple):
         return all(abs(now - ns // 1_000) >= RACY for ns in (self.modified_ns, self.changed_ns))
 
 
-class _Look(NamedTuple):
+class FileState(NamedTuple):
     """What was last seen of the file; `stamp` is None if it may change without anybody noticing."""
 
     version: str
@@ -112,7 +112,7 @@ class RuleSource(Generic[S]):
             seen, content = self._read(now)
         except (OSError, ValueError) as error:
             raise InvalidRules([unreadable(self.path, error)]) from None
-        self._seen: _Look | None = seen
+        self._seen: FileState | None = seen
         self._judged = seen.version  # the content that was last put in force or refused
         self._confirmed_us = now
         self.in_force = _in_force(self._made(content), seen.version, now)
@@ -193,11 +193,11 @@ class RuleSource(Generic[S]):
     def _now(self) -> Micros:
         return self._clock.time_ns() // 1_000
 
-    def _read(self, now: Micros) -> tuple[_Look, bytes]:
+    def _read(self, now: Micros) -> tuple[FileState, bytes]:
         with self.path.open("rb") as file:
             stamp = _Stamp.of(os.fstat(file.fileno()))
             content = file.read(MAX_BYTES + 1)
-        return _Look(version(content), stamp if stamp.settled(now) else None), content
+        return FileState(version(content), stamp if stamp.settled(now) else None), content
 
     def _made(self, content: bytes) -> S:
         return self._compile(parse(content, self.path.name))
@@ -218,7 +218,7 @@ class RuleSource(Generic[S]):
             return False  # perhaps it is still being written
         return self._judge(found, content, now)
 
-    def _untouched(self, before: _Look) -> bool:
+    def _untouched(self, before: FileState) -> bool:
         return before.stamp is not None and before.stamp == _Stamp.of(self.path.stat())
 
     def _same(self, found: str, now: Micros) -> bool:

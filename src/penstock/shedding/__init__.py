@@ -1,6 +1,6 @@
-"""Load shedding: when the system is under pressure, refuse what matters least first. And limits that follow pressure.
+"""Load shedding: under pressure, refuse the least important requests first. Also limits that follow pressure.
 
-A rate limiter asks what a caller has used; a shedder asks how busy *we* are, whoever is to blame. Both are needed.
+A rate limiter looks at what one caller has used; a shedder looks at how busy this system is, whatever the cause.
 """
 
 from penstock.shedding.admission import PRIORITIES, Admission

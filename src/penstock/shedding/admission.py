@@ -1,4 +1,4 @@
-"""Admission: a shedder's answer, and the place in flight that comes with a yes."""
+"""Priorities, and `Admission`: a shedder's answer, with the request's entry in the in-flight counts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from penstock.errors import InvalidOption, shown
 
 SHED = "shed"
 
+CRITICAL = "critical"
+PRIORITIES = (CRITICAL, "high", "normal", "low")
+"""The classes of traffic, the most important first. Four, because more are hard to tell apart in practice."""
+
+RANKS = {priority: rank for rank, priority in enumerate(PRIORITIES)}
+
 
 class Admission(NamedTuple):
-    """True if the request may begin. Use it in a `with` block, so that it ends when the request does, however it does.
+    """The answer to one request: true if it may begin. Use it in a `with` block, so that it always ends.
 
     - `reason`: "" or "shed"; `by`: what refused it, "reserve" or "pressure".
-    - `retry_after`: seconds after which another try makes sense.
-    - `begun`: who counts the request as long as it runs.
+    - `retry_after`: seconds after which a retry makes sense.
+    - `begun`: the sets that count the request while it is in flight.
 
-    It is counted under its own identity, so ending it late, twice, or from another thread changes nothing. Who drops
-    it has ended it.
+    Each set holds the identity of this object. So ending it late, twice, or from another thread changes nothing else,
+    and an admission that is garbage collected has ended.
     """
 
     admitted: bool
@@ -28,7 +34,7 @@ class Admission(NamedTuple):
     begun: tuple[set[int], ...] = ()
 
     def end(self) -> None:
-        """The request is over."""
+        """End the request: it is no longer in flight."""
         token = id(self)
         for begun in self[5]:
             begun.discard(token)
@@ -40,12 +46,12 @@ class Admission(NamedTuple):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        token = id(self)  # as end() does, without the price of calling it
+        token = id(self)  # the body of end(), because a call would cost more than the body
         for begun in self[5]:
             begun.discard(token)
 
     def __del__(self) -> None:
-        # Who only looks whether it is true, or is interrupted before entering the block, leaves nobody to end it.
+        # An admission that was only tested, or interrupted before its block was entered, has no other end.
         token = id(self)
         for begun in self[5]:
             begun.discard(token)
@@ -56,19 +62,6 @@ class Admission(NamedTuple):
         return f"Admission({self.priority}: {self.reason} by {self.by}, retry after {self.retry_after:g} s)"
 
 
-# ---------------------------------------------------------------- priorities
-
-
-# The classes of traffic, from what must not be lost to what nobody would miss. Four: more cannot be told apart.
-
-
-CRITICAL = "critical"
-PRIORITIES = (CRITICAL, "high", "normal", "low")
-"""The most important first."""
-
-RANKS = {priority: rank for rank, priority in enumerate(PRIORITIES)}
-
-
 def unknown_priority(priority: object) -> InvalidOption:
-    """The error for what is not one of them."""
+    """Return the error for a priority that does not exist."""
     return InvalidOption(f"priority {shown(priority)}: expected {', '.join(PRIORITIES[:-1])} or {PRIORITIES[-1]}")

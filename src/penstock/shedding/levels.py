@@ -1,11 +1,12 @@
-"""How much is shed: a level that rises and falls a step at a time. Pure: pressure and time are arguments.
+"""How much is shed: a level that rises and falls one step at a time. Pure: pressure and time are arguments.
 
-Each class has ten steps: the first ten levels shed 10 % to 100 % of `low`, the next ten the same of `normal`, the last
-ten of `high`. `critical` has none.
+Each class but `critical` has ten steps. The first ten levels shed 10 % to 100 % of `low`, the next ten shed `normal`,
+the last ten `high`; `critical` is never shed.
 
-Slow on purpose, so that it does not flap. The level rises a step when pressure was at least `above` at every look for
-`rise`, falls a step when it was under `below` for `fall`, and stays in between: k steps take at least k times that
-long. Nobody looks while no request comes, so after a silence the level falls as many steps as there was time for.
+The level moves slowly, so that it does not flap. It rises a step when pressure was at least `above` in every sample for
+`rise`, and falls a step when pressure was under `below` for `fall`; in between it stays. So k steps take at least k
+times that long. Signals are sampled only while requests come, so after a silence the level falls as many steps as fit
+into it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HIGHEST = STEPS * (len(PRIORITIES) - 1)
 
 
 class Pace(NamedTuple):
-    """Which pressures move the level, and how long each step takes."""
+    """The pressures that move the level, and how long each step takes."""
 
     above: float
     below: float
@@ -29,8 +30,8 @@ class Pace(NamedTuple):
     fall: Micros
 
 
-class State(NamedTuple):
-    """The level, when was last looked, and since when pressure has been high, or low."""
+class LevelState(NamedTuple):
+    """The level, the time of the last sample, and since when pressure has been high or low."""
 
     level: int = 0
     at: Micros = 0
@@ -38,43 +39,37 @@ class State(NamedTuple):
     low_since: Micros | None = None
 
 
-def stepped(state: State, pressure: float, now: Micros, pace: Pace) -> State:
-    """The state after a look at `now`."""
+def stepped(state: LevelState, pressure: float, now: Micros, pace: Pace) -> LevelState:
+    """Return the state after a sample of `pressure` at `now`."""
     level = state.level
-    if now < state.at:  # somebody set the clock back: begin to count anew
-        return State(level, now)
+    if now < state.at:  # the clock was set back: start counting anew
+        return LevelState(level, now)
     if pressure >= pace.above:
         since = now if state.high_since is None else state.high_since
         if level < HIGHEST and now - since >= pace.rise:
-            return State(level + 1, now, high_since=now)
-        return State(level, now, high_since=since)
+            return LevelState(level + 1, now, high_since=now)
+        return LevelState(level, now, high_since=since)
     if pressure < pace.below:
         since = state.at if state.low_since is None else state.low_since
         steps = min(level, (now - since) // pace.fall)
-        return State(level - steps, now, low_since=now if steps else since)
-    return State(level, now)
+        return LevelState(level - steps, now, low_since=now if steps else since)
+    return LevelState(level, now)
 
 
 def shed_share(level: int, rank: int) -> float:
-    """The share of a class that is refused at a level."""
+    """Return the share of a class that is refused at a level."""
     return min(steps_into(level, rank), STEPS) / STEPS
 
 
 def steps_into(level: int, rank: int) -> int:
-    """How many steps a level lies above the last one that sheds nothing of a class."""
+    """Return by how many steps a level exceeds the last one that sheds nothing of a class."""
     return max(level - STEPS * (len(PRIORITIES) - 1 - rank), 0)
 
 
-# ---------------------------------------------------------------- smoothing
-
-
-# A mean that forgets. Pure: time is an argument.
-
-
 class Smoothed:
-    """The mean of a value over about the last `over` microseconds; older times weigh less and less.
+    """An exponentially weighted mean of a value over about the last `over` microseconds.
 
-    A value stands for all the time since the one before it.
+    A value counts for all the time since the value before it.
     """
 
     __slots__ = ("_at", "_over", "mean")
@@ -85,7 +80,7 @@ class Smoothed:
         self.mean = 0.0
 
     def take(self, value: float, now: Micros) -> float:
-        """The mean, with `value` in it. The first one starts from nothing, so that a lone peak moves little."""
+        """Add `value` and return the mean. The mean starts at 0, so a single early peak moves it little."""
         elapsed = 0 if self._at is None else max(now - self._at, 0)
         self._at = now
         self.mean += (value - self.mean) * (1 - exp(-elapsed / self._over))

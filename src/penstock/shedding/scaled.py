@@ -1,51 +1,50 @@
-"""Scaled: a limit that follows pressure, between two bounds that you state.
+"""Scaled: a limit that follows pressure, between two given bounds.
 
-It takes few values (16 steps between the bounds), each for a while, and returns only when pressure has really changed:
-so counters keep what was used (amounts are no part of their identity), and there are never more than 17 quotas.
+The limit moves in 16 steps, one at a time, and turns back only when pressure has clearly changed. So there are never
+more than 17 quotas. Counters keep what was used, because amounts are no part of a counter's identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, SteadyClock
 from penstock.engine.options import micros, rising, whole
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, LimitScaled, nobody, tell
 from penstock.quota import Quota
 from penstock.shedding.levels import Smoothed
-from penstock.shedding.signals import Gauges, Looking, Signal
+from penstock.shedding.signals import Gauges, SampleSchedule, Signal
 
 NEARLY = 7 / 8
 AMOUNTS = ("limit", "burst", "queue")
 
 
 class Slope(NamedTuple):
-    """The pressures at which a limit begins to shrink and stops shrinking, and in how many steps it does."""
+    """The pressures between which a limit shrinks, and in how many steps."""
 
     begins: float
     ends: float
     steps: int
 
     def stepped(self, step: int, pressure: float) -> int:
-        """The step after `step`: one up, one down, or the same.
+        """Return the step after `step`: one up, one down, or the same.
 
-        Pressure must be nearly a whole step away, so what turned one way turns back only after going back about as
-        far. Nearly: a mean comes ever closer to the end of the slope without reaching it.
+        Pressure must be nearly a whole step away, so the limit does not flap around a step. Nearly, because a mean
+        approaches the end of the slope without ever reaching it.
         """
         share = min(max((pressure - self.begins) / (self.ends - self.begins), 0.0), 1.0)
         aim = share * self.steps
         return step + 1 if aim >= step + NEARLY else step - 1 if aim <= step - NEARLY else step
 
 
-class Scaled(Looking):
-    """`most` while there is little pressure, `least` under full pressure, and in steps between.
+class Scaled:
+    """A quota that is `most` at low pressure, `least` at full pressure, and scaled in steps between.
 
-    - `most`, `least`: quotas, or their text, that differ in nothing but amounts (limit, burst, queue).
+    - `most`, `least`: quotas, or their text, that differ only in amounts (limit, burst, queue).
     - `signal`: one or several functions that return pressure.
-    - `between`: the pressures at which it begins and stops to shrink.
-    - `interval`: seconds that each step takes; `over`: about how many seconds of pressure are averaged.
+    - `between`: the pressures at which the limit starts and stops shrinking.
+    - `interval`: seconds per step; `over`: about how many seconds of pressure are averaged.
 
     >>> scaled = Scaled("100/minute", "20/minute", LoopLag())
     >>> limiter.acquire("alice", scaled())
@@ -70,21 +69,23 @@ class Scaled(Looking):
         self._gauges = Gauges(signal, hook)
         self._smoothed = Smoothed(micros("over", over))
         self._hook = hook
-        super().__init__(clock, micros("interval", interval))
+        self._time_ns = (clock or SteadyClock()).time_ns
+        self._schedule = SampleSchedule(micros("interval", interval))
 
     def __call__(self) -> Quota:
-        """The quota that holds now."""
+        """Return the quota that applies now."""
         now = self._time_ns() // 1_000
-        if not self._looked_at <= now < self._due:
-            self._take_turn(now)
+        schedule = self._schedule
+        if not schedule.sampled_at <= now < schedule.due:
+            schedule.run(now, self._sample)
         return self._quotas[self._step]
 
     @property
     def faults(self) -> int:
-        """How often a signal raised, or returned what is no pressure."""
+        """How often reading a signal failed."""
         return self._gauges.faults
 
-    def _look(self, now: Micros) -> None:
+    def _sample(self, now: Micros) -> None:
         pressure = self._smoothed.take(self._gauges.read().pressure, now)
         was, self._step = self._step, self._slope.stepped(self._step, pressure)
         if self._quotas[was] is not self._quotas[self._step]:
@@ -102,20 +103,20 @@ def _quota(quota: Quota | str) -> Quota:
 
 
 def _between(most: Quota, least: Quota, steps: int) -> list[Quota]:
-    """The quotas of all steps, from `most` to `least`."""
+    """Return the quotas of all steps, from `most` to `least`."""
     if _kind(most) != _kind(least):
         raise InvalidOption(f'"{most}" to "{least}": expected quotas that differ in limit, burst and queue alone')
-    amounts = [(getattr(most, amount), getattr(least, amount)) for amount in AMOUNTS]
+    amounts: list[tuple[Any, Any]] = [(getattr(most, amount), getattr(least, amount)) for amount in AMOUNTS]
     spans = [(high, (high or 0) - (low or 0)) for high, low in amounts]
     if min(span for _, span in spans) < 0 or not any(span for _, span in spans):
         raise InvalidOption(f'"{most}" to "{least}": expected the larger first, then the smaller')
     return [
-        _with_amounts(most, [high and high - span * step // steps for high, span in spans]) for step in range(steps + 1)
+        most.with_amounts(*[high and high - span * step // steps for high, span in spans]) for step in range(steps + 1)
     ]
 
 
 def _kind(quota: Quota) -> tuple[object, ...]:
-    """All that two bounds must have in common."""
+    """Return everything that two bounds must have in common."""
     return (
         quota.identity,
         quota.period_us,
@@ -124,20 +125,4 @@ def _kind(quota: Quota) -> tuple[object, ...]:
         quota.count_denied,
         quota.burst is None,
         quota.queue is None,
-    )
-
-
-def _with_amounts(quota: Quota, amounts: Sequence[Any]) -> Quota:
-    """The same quota with another limit, burst and queue."""
-    limit, burst, queue = amounts
-    return Quota(
-        limit,
-        quota.calendar or quota.period,
-        None if quota.calendar else quota.algorithm,
-        burst=burst,
-        queue=queue,
-        min_interval=quota.min_interval,
-        penalty=quota.penalty,
-        count_denied=quota.count_denied,
-        name=quota.name,
     )

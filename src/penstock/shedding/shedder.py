@@ -1,13 +1,13 @@
-"""Shedder: refuses what matters least when the system is under pressure. Two mechanisms, and one promise.
+"""Shedder: refuses the least important requests while the system is under pressure. Two mechanisms, and one promise.
 
-**Reserve** acts at once: of the capacity in flight a share is kept free for `critical`. What is not critical is refused
-when it has taken all the rest. Never more than that is admitted, from however many threads.
+**Reserve** acts at once. A share of the in-flight capacity is kept free for `critical`; other requests are refused when
+they fill the rest. That bound holds from however many threads requests come.
 
-**Pressure** acts slowly: the longer the signals stay high, the larger a share of requests is refused, `low` first,
-then `normal`, then `high`; see `penstock.shedding.levels`. Pressure is what the highest signal says, averaged over
-about as long as one step up takes.
+**Pressure** acts slowly. The longer the signals stay high, the larger a share of requests is refused: first `low`, then
+`normal`, then `high` (see `penstock.shedding.levels`). Pressure is the highest signal, averaged over about as long as
+one step up takes.
 
-`critical` is never refused, and at any moment a class is refused only if every lower one is too.
+The promise: `critical` is never refused, and a class is refused only while every lower class is refused too.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import NamedTuple
 
-from penstock.clock import SECOND, Clock, Micros
+from penstock.clock import SECOND, Clock, Micros, SteadyClock
+from penstock.engine.lifetime import renew_in_children
 from penstock.engine.options import is_number, micros, rising
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody, tell
 from penstock.events import Shedding as SheddingChanged
 from penstock.model import new
 from penstock.shedding.admission import CRITICAL, PRIORITIES, RANKS, SHED, Admission, unknown_priority
-from penstock.shedding.levels import Pace, Smoothed, State, shed_share, stepped, steps_into
-from penstock.shedding.signals import Gauges, InFlight, Looking, Reading, Signal
+from penstock.shedding.levels import LevelState, Pace, Smoothed, shed_share, stepped, steps_into
+from penstock.shedding.signals import Gauges, InFlight, Reading, SampleSchedule, Signal
 
-LOOKS_PER_RISE = 5
+SAMPLES_PER_RISE = 5
 
 
 class _Terms(NamedTuple):
-    """How a class is treated at a level: the share to refuse, and the answers to give."""
+    """How a class is treated at a level: the share to refuse, and the answers."""
 
     share: float
     refusal: Admission
-    yes: tuple[object, ...]  # the fields of an admission
-    full: Admission | None  # the refusal by the reserve, if that is for this class
+    yes: tuple[object, ...]  # the fields of a positive answer
+    full: Admission | None  # the refusal by the reserve, if this class is subject to it
 
 
-class Shedder(Looking):
-    """Decides whether a request of some priority may begin, by how busy the system is.
+class Shedder:
+    """Decides whether a request may begin, by its priority and by how busy the system is.
 
     - `signals`: one or several functions that return pressure. `InFlight` and `Utilisation` among them count the
-      admitted requests.
+      requests that are admitted.
     - `reserve`: the share of capacity (of the smallest `InFlight` or `Utilisation`) kept for `critical`; 0 for none.
-    - `above`, `below`: shed more while pressure is at least the one, less while it is under the other.
+    - `above`, `below`: shed more while pressure is at least `above`, less while it is under `below`.
     - `rise`, `fall`: seconds for each step up or down; a class has ten.
-    - `draw`: a random number from 0 to 1.
+    - `draw`: returns a random number from 0 to 1.
 
     >>> shedder = Shedder(InFlight(200), reserve=0.2)
     >>> with shedder.admit("low") as admission:
@@ -76,20 +77,23 @@ class Shedder(Looking):
         self._hook = hook
         self._draw = draw
         counting = [signal for signal in self._gauges.signals if isinstance(signal, InFlight)]
-        self._common: set[int] = set()  # what is not critical, if there is a reserve
+        self._common: set[int] = set()  # requests that are not critical, if there is a reserve
         self._room = _room(reserve, [signal.capacity for signal in counting])
-        self._was_full = False  # since the last look
+        self._was_full = False  # whether the reserve refused a request since the last sample
         self._counted = tuple(signal.begun for signal in counting)
-        self._state = State()
+        self._state = LevelState()
         self._terms = self._terms_at(0)
-        super().__init__(clock, max(self._pace.rise // LOOKS_PER_RISE, 1))
+        self._time_ns = (clock or SteadyClock()).time_ns
+        self._schedule = SampleSchedule(max(self._pace.rise // SAMPLES_PER_RISE, 1))
+        renew_in_children(self)
 
     def admit(self, priority: str = "normal") -> Admission:
-        """Decide on a request that is about to begin. If the answer is yes, it is in flight until the answer ends."""
-        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        """Decide on a request that is about to begin. If admitted, it is in flight until the admission ends."""
+        time_ns = self._time_ns  # a local, because calling it as self._time_ns() is slower
         now = time_ns() // 1_000
-        if not self._looked_at <= now < self._due:
-            self._take_turn(now)
+        schedule = self._schedule
+        if not schedule.sampled_at <= now < schedule.due:
+            schedule.run(now, self._sample)
         try:
             share, refusal, yes, full = self._terms[priority]
         except (KeyError, TypeError):
@@ -99,7 +103,7 @@ class Shedder(Looking):
         admission: Admission = new(Admission, yes)
         token = id(admission)
         if full is not None:
-            # Count first, then compare: of two who come at once both may be refused, but never one too many admitted.
+            # Count first, then compare: two concurrent requests may both be refused, but never one too many admitted.
             self._common.add(token)
             if len(self._common) > self._room:
                 admission.end()
@@ -112,29 +116,34 @@ class Shedder(Looking):
     @property
     def level(self) -> int:
         """How much is shed by pressure: from 0, nothing, to 30, all but `critical`."""
-        self._look_if_due()
+        self._sample_if_due()
         return self._state.level
 
     @property
     def shares(self) -> dict[str, float]:
-        """Which share of each class is refused by pressure."""
-        self._look_if_due()
+        """The share of each class that is refused by pressure."""
+        self._sample_if_due()
         return {priority: terms.share for priority, terms in self._terms.items()}
 
     @property
     def faults(self) -> int:
-        """How often a signal raised, or returned what is no pressure."""
+        """How often reading a signal failed."""
         return self._gauges.faults
 
-    def _look(self, now: Micros) -> None:
-        # The reserve does not tell low from high: what it refuses is a reason to shed the lower classes.
+    def _sample_if_due(self) -> None:
+        now = self._time_ns() // 1_000
+        if not self._schedule.sampled_at <= now < self._schedule.due:
+            self._schedule.run(now, self._sample)
+
+    def _sample(self, now: Micros) -> None:
+        # The reserve refuses all classes alike, so a full reserve is a reason to shed the lower classes.
         reading = max(self._gauges.read(), Reading(float(self._was_full), "reserve"))
         self._was_full = False
         pressure = self._smoothed.take(reading.pressure, now)
         was, state = self._state.level, stepped(self._state, pressure, now, self._pace)
         if state.level != was:
             self._terms = self._terms_at(state.level)
-        self._state = state  # after the terms: who is interrupted in between will take the same step again
+        self._state = state  # after the terms: a call interrupted in between leaves the step to the next sample
         if state.level != was:
             tell(self._hook, SheddingChanged(was, state.level, pressure, reading.why))
 
@@ -153,22 +162,21 @@ class Shedder(Looking):
         )
 
     def _renew(self) -> None:
-        super()._renew()
         self._common.clear()
 
 
 def _room(reserve: float, capacities: list[int]) -> int:
-    """How many requests that are not critical may be in flight."""
+    """Return how many requests that are not critical may be in flight."""
     if not is_number(reserve) or not 0 <= reserve < 1:
         raise InvalidOption(f"reserve {shown(reserve)}: expected a share of capacity, at least 0 and less than 1")
     if not reserve:
         return sys.maxsize
     if not capacities:
-        raise InvalidOption(f"reserve {reserve}: a share of what? (expected InFlight or Utilisation among the signals)")
+        raise InvalidOption(f"reserve {reserve}: no signal has a capacity (expected an InFlight or Utilisation)")
     capacity = min(capacities)
     room = capacity - ceil(round(capacity * reserve, 9))
     if room < 1:
-        raise InvalidOption(f"reserve {reserve}: leaves nothing of {capacity} for others (expected less)")
+        raise InvalidOption(f"reserve {reserve}: leaves nothing of {capacity} for other requests (expected less)")
     return room
 
 

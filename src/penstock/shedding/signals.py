@@ -1,9 +1,16 @@
-"""Reading signals safely: whatever a signal does, the caller of a shedder does not notice.
+"""Signals of pressure: functions that return 0 when idle, 1 at capacity, and more in overload.
 
-A signal is any function that returns pressure: 0 is idle, 1 is at capacity, more is overload. It is called from the
-middle of a request, a few times a second, so it should be quick. One that raises, or returns what is no finite number
-at least 0, counts as no pressure: who cannot see sheds nothing. Such faults are counted, logged once, and told to the
-hook when they begin.
+A signal is called in the middle of a request, a few times a second, so it should be quick. A signal that raises, or
+returns anything but a finite number of at least 0, counts as no pressure, because shedding without evidence would turn
+a broken signal into an outage. Such failures are counted, logged once, and reported to the hook when they begin.
+
+    InFlight        requests in flight, now, as a share of capacity
+    Utilisation     the same on average
+    LoopLag         how late an asyncio event loop runs its timers
+
+A shedder that is given an `InFlight` or `Utilisation` counts the requests it admits. A request is an entry in a set.
+Adding and removing one is a single step of the interpreter, so no lock is needed, and ending a request twice removes
+nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import NamedTuple, TypeAlias
@@ -31,18 +37,21 @@ log = logging.getLogger("penstock.shedding")
 Signal: TypeAlias = Callable[[], float]
 
 WORST = 10.0
-"""What is above counts as this, so that one wild reading is soon forgotten by who takes a mean."""
+"""Higher pressures count as this, so that one wild sample does not dominate a mean for long."""
+
+EVERY: Micros = 50_000
+"""Time between two timers on a watched event loop."""
 
 
 class Reading(NamedTuple):
-    """The highest pressure, and the name of the signal that said so."""
+    """The highest pressure, and the name of the signal that returned it."""
 
     pressure: float
     why: str
 
 
 class Gauge:
-    """One signal, and how often it failed."""
+    """One signal, read safely."""
 
     def __init__(self, signal: Signal, hook: Hook) -> None:
         self._signal = _checked(signal)
@@ -56,7 +65,7 @@ class Gauge:
             pressure = float(self._signal())
             if not 0 <= pressure < float("inf"):
                 raise ValueError("not a pressure")
-        except Exception as error:  # the caller asked whether a request may begin, and shall hear of nothing else
+        except Exception as error:  # the request that triggered the sample must not fail because of it
             self._fail(type(error).__name__)
             return Reading(0.0, self.name)
         self._failing = False
@@ -88,7 +97,7 @@ class Gauges:
 
     @property
     def faults(self) -> int:
-        """How often a signal could not be read."""
+        """How often reading a signal failed."""
         return sum(gauge.faults for gauge in self._gauges)
 
 
@@ -100,17 +109,42 @@ def _checked(signal: Signal) -> Signal:
     return signal
 
 
-# ---------------------------------------------------------------- in flight
+class SampleSchedule:
+    """When signals are sampled: at most once in `every` microseconds, by one caller at a time.
 
+    There is no thread and no task. The caller that finds a sample due takes it; concurrent callers go on with the
+    previous one. `sampled_at <= now < due` means that no sample is due, also after the clock was set back.
+    """
 
-# Signals that count requests: how many are running, now (`InFlight`) or on average (`Utilisation`).
-#
-# A shedder that is given one counts what it admits. A request is an entry in a set: adding and removing one is a single
-# step of the interpreter, so there is no lock to wait for, and ending a request twice removes nothing else.
+    __slots__ = ("__weakref__", "_every", "_turn", "due", "sampled_at")
+
+    def __init__(self, every: Micros) -> None:
+        self._every = every
+        self.sampled_at: Micros = 0
+        self.due: Micros = 0
+        self._renew()
+        renew_in_children(self)
+
+    def run(self, now: Micros, sample: Callable[[Micros], None]) -> None:
+        """Call `sample` if one is due and no other caller is taking it."""
+        turn = self._turn
+        try:  # an RLock knows its owner, so an interrupt (Ctrl-C) between any two steps leaves nothing locked
+            if turn.acquire(blocking=False):
+                if not self.sampled_at <= now < self.due:
+                    self.sampled_at, self.due = now, now + self._every
+                    sample(now)
+                turn.release()
+        except BaseException:
+            if turn._is_owned():  # type: ignore[attr-defined]
+                turn.release()
+            raise
+
+    def _renew(self) -> None:
+        self._turn = RLock()
 
 
 class InFlight:
-    """Requests begun and not ended, as a share of `capacity`: how many the system can well have at once."""
+    """Requests in flight as a share of `capacity`: how many the system can handle well at once."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = whole("capacity", capacity)
@@ -122,11 +156,11 @@ class InFlight:
 
     @property
     def now(self) -> int:
-        """How many are running."""
+        """How many requests are in flight."""
         return len(self.begun)
 
     def begin(self) -> Admission:
-        """Count work that no shedder is asked about, until the end of its `with` block."""
+        """Count work that passes no shedder, until the end of its `with` block."""
         admission: Admission = new(Admission, (True, "", "", "", 0.0, (self.begun,)))
         self.begun.add(id(admission))
         return admission
@@ -138,7 +172,7 @@ class InFlight:
 class Utilisation(InFlight):
     """The share of `workers` that are busy, on average over about the last `over` seconds.
 
-    It is looked at when requests arrive, so it is the share that they find busy.
+    It is sampled when requests arrive, so it is the share that arriving requests find busy.
     """
 
     def __init__(self, workers: int, over: float = 5.0, *, clock: Clock | None = None) -> None:
@@ -150,75 +184,19 @@ class Utilisation(InFlight):
         return self._busy.take(super().__call__(), self._time_ns() // 1_000)
 
 
-# ---------------------------------------------------------------- looks
-
-
-# Looking at signals now and then, by whoever comes by: no thread, no task, nothing to start or to stop.
-#
-# One caller at a time looks; the others go on with what was seen last.
-
-
-class Looking(ABC):
-    """Who looks at most once in `every` microseconds."""
-
-    def __init__(self, clock: Clock | None, every: Micros) -> None:
-        self._time_ns = (clock or SteadyClock()).time_ns
-        self._every = every
-        self._looked_at: Micros = 0
-        self._due: Micros = 0
-        self._renew()
-        renew_in_children(self)
-
-    @abstractmethod
-    def _look(self, now: Micros) -> None:
-        """Take in what there is to see."""
-
-    def _look_if_due(self) -> None:
-        now = self._time_ns() // 1_000
-        if not self._looked_at <= now < self._due:
-            self._take_turn(now)
-
-    def _take_turn(self, now: Micros) -> None:
-        """Look, unless somebody else does or just did."""
-        turn = self._turn
-        try:  # an RLock knows its owner: an exception from outside (Ctrl-C) between any two steps leaves nothing locked
-            if turn.acquire(blocking=False):
-                if not self._looked_at <= now < self._due:
-                    self._looked_at, self._due = now, now + self._every
-                    self._look(now)
-                turn.release()
-        except BaseException:
-            if turn._is_owned():  # type: ignore[attr-defined]
-                turn.release()
-            raise
-
-    def _renew(self) -> None:
-        self._turn = RLock()
-
-
-# ---------------------------------------------------------------- loop lag
-
-
-# LoopLag: how late an event loop runs its timers, which is how long everything in it waits for its turn.
-#
-# A loop is watched from the first time that it is asked about from within. A timer that sets itself again is all there
-# is: it costs a few microseconds each time and vanishes with its loop.
-
-
-EVERY: Micros = 50_000
-
-
 class LoopLag:
-    """The lag of the watched event loops, the latest of them, as a share of the `worst` that is bearable, in seconds.
+    """How late event loops run their timers, as a share of `worst`, the longest tolerable lag in seconds.
 
-    One instance serves all loops of a process. It is meant for loops that run on and on: one that rests between calls
-    of `run_until_complete` seems late each time it goes on.
+    Of several event loops the latest counts. A loop is watched from the first call made within it, by one timer that
+    sets itself again: it costs a few microseconds each time and ends with its loop. One instance serves all loops of a
+    process. It is meant for loops that run without pause: a loop that rests between calls of `run_until_complete` seems
+    late whenever it continues.
     """
 
     def __init__(self, worst: float = 0.1, *, clock: Clock | None = None) -> None:
         self._worst = micros("worst", worst)
         self._clock = clock or SteadyClock()
-        self._watches: WeakSet[_Watch] = WeakSet()  # each is kept alive by its loop's timer, and by nothing else
+        self._watches: WeakSet[_Watch] = WeakSet()  # each is kept alive by its loop's timer alone
         renew_in_children(self)
 
     def __call__(self) -> float:
@@ -226,7 +204,7 @@ class LoopLag:
         watches = list(self._watches)
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # asked from outside any loop
+        except RuntimeError:  # called outside any loop
             pass
         else:
             if not any(watch.loop is loop for watch in watches):
@@ -238,16 +216,16 @@ class LoopLag:
 
 
 class _Watch:
-    """One loop: when its timer is due, and how late it was the last time."""
+    """One event loop: when its timer is due, and how late it was the last time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: LoopLag, now: Micros) -> None:
         self.loop = loop
-        self._owner = ref(owner)  # not to be kept alive by a timer
+        self._owner = ref(owner)  # weak, so that a timer does not keep the signal alive
         self._late: Micros = 0
         self._set(now)
 
     def lag(self, now: Micros) -> Micros:
-        """How late the timer was, or already is."""
+        """Return how late the timer was, or already is."""
         return max(self._late, now - self._due) if self.loop.is_running() else 0
 
     def _set(self, now: Micros) -> None:

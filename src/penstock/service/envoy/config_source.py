@@ -15,7 +15,7 @@ from penstock.errors import Fault, InvalidRules
 from penstock.events import Hook, nobody
 from penstock.rules.document import MAX_BYTES
 from penstock.rules.parser import version
-from penstock.rules.source import RuleSource, _Look
+from penstock.rules.source import FileState, RuleSource
 from penstock.service.envoy.config import Config
 from penstock.service.envoy.config_files import File, Options, read
 
@@ -39,11 +39,11 @@ class ConfigSource(RuleSource[Config]):
         self._files: list[File] = []
         super().__init__(path, lambda _: Config({}), every=every, hook=hook, clock=clock)
 
-    def _read(self, now: Micros) -> tuple[_Look, bytes]:
+    def _read(self, now: Micros) -> tuple[FileState, bytes]:
         """All of it, every time: there is no telling from outside whether a file of a folder has changed."""
         self._files = files = read_files(self.path)
         content = b"".join(b"%d:%b%d:%b" % (len(f.name), f.name.encode(), len(f.content), f.content) for f in files)
-        return _Look(version(content), None), content
+        return FileState(version(content), None), content
 
     def _made(self, content: bytes) -> Config:
         if not self._files:
