@@ -407,6 +407,25 @@ def test_a_closed_store_leaves_no_thread_and_says_so_at_once(face: str, own: Clu
         wait_until(lambda: clients(server, "closing") == 0, "the end of its connections")  # noqa: B023
 
 
+async def test_a_submitted_request_over_several_servers_is_charged_in_all_or_none(own: Cluster) -> None:
+    async with opened_async(own.url) as store:
+
+        async def submitted(op: Acquire) -> Verdict:
+            answer: asyncio.Future[list[Outcome] | Exception] = asyncio.get_running_loop().create_future()
+            store.submit([op], None, answer.set_result)
+            outcomes = await answer
+            assert isinstance(outcomes, list)
+            return decided(outcomes[0])
+
+        names = [f"submitted {number}" for number in range(8)]
+        assert await submitted(spanning(*names, quota="3/hour"))
+        assert await submitted(spanning(names[0], quota="3/hour", cost=2))
+        assert not await submitted(spanning(*names, quota="3/hour"))
+        stands = await submitted(spanning(*names, quota="3/hour", dry=True))
+        assert [decision.remaining for decision in stands.decisions] == [0, *[2] * 7]
+        assert our_tasks() == 0
+
+
 async def test_a_closed_store_tells_tasks_so_at_once(own: Cluster) -> None:
     async with opened_async(own.url) as store:
         pass

@@ -100,6 +100,8 @@ Local: TypeAlias = Callable[[Key, int, Micros], Verdict | None]
 It takes keys and costs as users write them, and checks them.
 """
 
+Done: TypeAlias = Callable[[list[Outcome] | Exception], None]
+"""What `submit` calls once, on the event loop: with one outcome per operation, or with an error. It must not raise."""
 
 DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
 """Decide a request with an id: (key, cost, id, now). The id has been checked."""

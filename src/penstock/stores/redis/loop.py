@@ -1,4 +1,4 @@
-"""What an asyncio store has in one event loop: links, and what is asked together in one turn of the loop."""
+"""The part of an asyncio store that belongs to one event loop: its pipelines, and what goes out in one turn."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from penstock.clock import Micros
+from penstock.engine.protocols import Done
 from penstock.model import Op, Outcome
 from penstock.stores.redis.codec import Part
 from penstock.stores.redis.commands import PORTION, Talk
@@ -21,100 +22,106 @@ from penstock.stores.redis.scatter import spread
 from penstock.stores.redis.topology import REPLACED, Topology, nobody
 
 AHEAD = 4 * PORTION
-"""How many operations for several partitions are planned before they go out, which takes a system call per node."""
+"""How many operations for several partitions are planned before they are sent, which takes a system call per node."""
+
+Caller: TypeAlias = asyncio.Future[list[Outcome]]
 
 
-class Asked:
-    """What was asked in one turn of an event loop, of one partition and with one deadline: one script call."""
+class Callers(list[tuple[Caller, int, int]]):
+    """The callers of `run` whose operations go out together: the future of each, and its range of the operations."""
 
-    __slots__ = ("askers", "left", "ops", "outcomes")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.ops: list[Part | Op] = []
-        self.askers: list[tuple[asyncio.Future[list[Outcome]], int, int]] = []  # whose are the ops from, to
+    def __call__(self, outcomes: list[Outcome] | Exception) -> None:
+        """Resolve the futures, except those that were cancelled."""
+        for caller, first, last in self:
+            if not caller.done():
+                if isinstance(outcomes, Exception):
+                    caller.set_exception(outcomes)
+                else:
+                    caller.set_result(outcomes[first:last])
+
+
+class Request:
+    """Operations of one partition that are sent as one script call; `done` is called once, with their outcomes."""
+
+    __slots__ = ("done", "due", "left", "outcomes")
+
+    def __init__(self, due: float, done: Done) -> None:
+        self.due, self.done = due, done
         self.outcomes: list[Outcome | None] = []
         self.left = 1  # errands that are under way
 
-    def add(self, ops: Sequence[Part | Op], asker: asyncio.Future[list[Outcome]]) -> None:
-        first = len(self.ops)
-        self.ops += ops
-        self.askers.append((asker, first, len(self.ops)))
-
-    def tell(self) -> None:
-        outcomes = cast("list[Outcome]", self.outcomes)
-        for asker, first, last in self.askers:
-            if not asker.done():
-                asker.set_result(outcomes[first:last])
-
-    def without_those_who_left(self) -> Asked:
-        """The same without callers that were cancelled before anything was sent."""
-        if not any([asker.done() for asker, _, _ in self.askers]):  # noqa: C419  a generator costs more
-            return self
-        left = Asked()
-        for asker, first, last in self.askers:
-            if not asker.done():
-                left.add(self.ops[first:last], asker)
-        return left
-
 
 class LoopStore:
-    """What belongs to one event loop: its links, and what has been asked in this turn of the loop."""
+    """The pipelines of one event loop, and the operations that callers of `run` added in this turn of it."""
 
     def __init__(self, settings: Settings, talk: Talk, topology: Topology, guards: Guards) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings, self._talk, self._topology, self._guards = settings, talk, topology, guards
         self._links: dict[Node, AsyncLink] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
-        self._asked: dict[tuple[float, int], Asked] = {}  # by seconds of deadline, and partition
+        self._turn: dict[tuple[float, int], tuple[list[Part | Op], Callers]] = {}  # by deadline and partition
         self._parked: dict[Errand, tuple[Heard, float, asyncio.TimerHandle]] = {}  # until it is known who decides
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def ask(self, ops: Sequence[Part | Op], partition: int, within: float) -> asyncio.Future[list[Outcome]]:
-        """Ask one partition, together with all who ask it in this turn of the loop."""
-        asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
-        asked = self._asked.get((within, partition))
-        if asked is None or len(asked.ops) + len(ops) > PORTION:
-            if not self._asked:
-                self._loop.call_soon(self._send_all)
-            elif asked is not None:
-                self._send(asked, partition, within)
-                self._flush()
-            asked = self._asked[within, partition] = Asked()
-        asked.add(ops, asker)
-        return asker
+    def submit(self, ops: Sequence[Part | Op], partition: int, within: float, done: Done) -> None:
+        """Send operations of one partition at once."""
+        if (error := self._send(ops, partition, within, done)) is not None:
+            done(error)
+        else:
+            self._flush()
 
-    def ask_several(self, ops: Sequence[Op], within: float) -> asyncio.Future[list[Outcome]]:
-        """Ask all partitions that are concerned. What has to be given back is, even if the caller leaves meanwhile."""
-        asker: asyncio.Future[list[Outcome]] = self._loop.create_future()
-        task = self._loop.create_task(self._spread(ops, within, asker))
+    def add(self, ops: Sequence[Part | Op], partition: int, within: float) -> Caller:
+        """Send operations of one partition together with all others that are added in this turn of the loop."""
+        caller: Caller = self._loop.create_future()
+        turn = self._turn.get((within, partition))
+        if turn is None or len(turn[0]) + len(ops) > PORTION:
+            if not self._turn:
+                self._loop.call_soon(self._send_turn)
+            elif turn is not None:
+                self._send_added(*turn, partition, within)
+                self._flush()
+            turn = self._turn[within, partition] = [], Callers()
+        added, callers = turn
+        callers.append((caller, len(added), len(added) + len(ops)))
+        added += ops
+        return caller
+
+    def scatter(self, ops: Sequence[Op], within: float, done: Done, caller: Caller | None = None) -> None:
+        """Send operations to all partitions concerned. What must be undone is, even if the caller was cancelled."""
+        task = self._loop.create_task(self._scatter(ops, within, done, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return asker
 
-    async def _spread(self, ops: Sequence[Op], within: float, asker: asyncio.Future[list[Outcome]]) -> None:
-        spreading = spread(ops, self._talk.partitions)
+    def run_scattered(self, ops: Sequence[Op], within: float) -> Caller:
+        """Send operations to all partitions concerned, for a caller of `run`."""
+        caller: Caller = self._loop.create_future()
+        self.scatter(ops, within, Callers([(caller, 0, len(ops))]), caller)
+        return caller
+
+    async def _scatter(self, ops: Sequence[Op], within: float, done: Done, caller: Caller | None) -> None:
+        rounds = spread(ops, self._talk.partitions)
         try:
-            groups, undoes = next(spreading)
-            while undoes or not asker.done():
-                answers = await asyncio.gather(*[self.ask(group, partition, within) for partition, group in groups])
-                groups, undoes = spreading.send(answers)
+            groups, undoes = next(rounds)
+            while undoes or caller is None or not caller.done():
+                answers = await asyncio.gather(*[self.add(group, partition, within) for partition, group in groups])
+                groups, undoes = rounds.send(answers)
         except StopIteration as end:
-            if not asker.done():
-                asker.set_result(end.value)
-        except Exception as error:  # what could not be asked at all
-            if not asker.done():
-                asker.set_exception(error)
+            done(end.value)
+        except Exception as error:  # an operation that cannot be encoded
+            done(error)
 
     # Sending
 
-    def _send_all(self) -> None:
-        asked, self._asked = self._asked, {}
+    def _send_turn(self) -> None:
+        turn, self._turn = self._turn, {}
         at = self._talk.now() if self._topology.partitioned else None
         planned = 0
-        for (within, partition), together in asked.items():
-            self._send(together, partition, within, at)
-            planned += len(together.ops)
+        for (within, partition), (ops, callers) in turn.items():
+            self._send_added(ops, callers, partition, within, at)
+            planned += len(ops)
             if planned >= AHEAD:
                 self._flush()
                 planned = 0
@@ -124,50 +131,62 @@ class LoopStore:
         for link in self._links.values():
             link.flush()
 
-    def _send(self, asked: Asked, partition: int, within: float, at: Micros | None = None) -> None:
-        asked = asked.without_those_who_left()
-        if not asked.ops:
+    def _send_added(
+        self, ops: list[Part | Op], callers: Callers, partition: int, within: float, at: Micros | None = None
+    ) -> None:
+        """Send what callers of `run` added, without those that were cancelled meanwhile."""
+        for caller, _, _ in callers:
+            if caller.done():
+                ops, callers = _without_cancelled(ops, callers)
+                break
+        if ops and (error := self._send(ops, partition, within, callers, at)) is not None:
+            self._send_each(ops, callers, partition, within, error)
+
+    def _send_each(
+        self, ops: list[Part | Op], callers: Callers, partition: int, within: float, error: Exception
+    ) -> None:
+        """Send the operations of each caller alone, so that only the invalid ones fail."""
+        if len(callers) == 1:
+            callers(error)
             return
+        for caller, first, last in callers:
+            self._send_added(ops[first:last], Callers([(caller, 0, last - first)]), partition, within)
+
+    def _send(
+        self, ops: Sequence[Part | Op], partition: int, within: float, done: Done, at: Micros | None = None
+    ) -> Exception | None:
+        """Send operations with the next flush; return the error if they cannot be encoded, and then send nothing."""
+        request = Request(self._loop.time() + within, done)
         try:
-            errand = Errand(self._talk, self._topology, partition, asked.ops, asked.outcomes, at=at)
-        except Exception as error:  # one caller's nonsense must not leave the others without an answer
-            self._send_each(asked, partition, within, error)
-        else:
-            self._go(errand, asked, self._loop.time() + within)
+            errand = Errand(self._talk, self._topology, partition, ops, request.outcomes, at=at)
+        except Exception as error:
+            return error
+        self._go(errand, request)
+        return None
 
-    def _send_each(self, asked: Asked, partition: int, within: float, error: Exception) -> None:
-        """One by one what could not be asked together; who is to blame is told."""
-        if len(asked.askers) == 1:
-            asked.askers[0][0].set_exception(error)
-            return
-        for asker, first, last in asked.askers:
-            alone = Asked()
-            alone.add(asked.ops[first:last], asker)
-            self._send(alone, partition, within)
-
-    def _go(self, errand: Errand, asked: Asked, due: float) -> None:
-        heard = partial(self._heard, errand, asked, due)
+    def _go(self, errand: Errand, request: Request) -> None:
+        heard = partial(self._heard, errand, request)
         if errand.node is None:
-            self._park(errand, heard, due)
+            self._park(errand, heard, request.due)
         else:
-            self._to(errand.node).ask(errand.question.packed, due, heard, ASKING if errand.asking else b"")
+            self._to(errand.node).ask(errand.question.packed, request.due, heard, ASKING if errand.asking else b"")
 
-    def _heard(self, errand: Errand, asked: Asked, due: float, reply: Any) -> None:
+    def _heard(self, errand: Errand, request: Request, reply: Any) -> None:
         more = errand.hear(reply)
-        asked.left += len(more) - 1
+        request.left += len(more) - 1
         for another in more:
             if another.pause:
-                self._loop.call_later(another.pause, self._go_on, another, asked, due)
+                self._loop.call_later(another.pause, self._go_on, another, request)
             else:
-                self._go_on(another, asked, due)
-        if not asked.left:
-            asked.tell()
+                self._go_on(another, request)
+        if not request.left:
+            request.done(cast("list[Outcome]", request.outcomes))
 
-    def _go_on(self, errand: Errand, asked: Asked, due: float) -> None:
-        if self._loop.time() + errand.pause >= due:
-            self._heard(errand, asked, due, errand.late())
+    def _go_on(self, errand: Errand, request: Request) -> None:
+        if self._loop.time() + errand.pause >= request.due:
+            self._heard(errand, request, errand.late())
         else:
-            self._go(errand, asked, due)
+            self._go(errand, request)
             self._flush()
 
     # Who decides
@@ -233,3 +252,13 @@ class LoopStore:
             await link.close()
         if self._tasks:  # all have been told
             await asyncio.wait(self._tasks)
+
+
+def _without_cancelled(ops: list[Part | Op], callers: Callers) -> tuple[list[Part | Op], Callers]:
+    left: list[Part | Op] = []
+    waiting = Callers()
+    for caller, first, last in callers:
+        if not caller.done():
+            waiting.append((caller, len(left), len(left) + last - first))
+            left += ops[first:last]
+    return left, waiting

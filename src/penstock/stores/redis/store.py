@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
+from penstock.engine.protocols import Done
 from penstock.events import Hook
 from penstock.events import nobody as nobody_told
 from penstock.model import Failed, Key, Op, Outcome, check_key
@@ -306,12 +307,30 @@ class AsyncRedisStore(OnServer):
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         within = self._within if deadline is None else deadline / SECOND
-        here = self._here()
-        if not self.topology.partitioned:
-            partition = 0 if 0 < len(ops) <= MAX_OPS else None
-        else:
+        here = self._loops.get(asyncio.get_running_loop()) or self._here()
+        if self.topology.partitioned:
             partition = one_partition(ops, self.talk.partitions)
-        return here.ask_several(ops, within) if partition is None else here.ask(ops, partition, within)
+        else:
+            partition = 0 if 0 < len(ops) <= MAX_OPS else None
+        return here.run_scattered(ops, within) if partition is None else here.add(ops, partition, within)
+
+    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+        """Send `ops` in this turn of the loop. `done` is called once, on the loop, with the outcomes, or with the error
+        that an invalid operation raised; perhaps before this returns. It must not raise.
+
+        Costs neither a task nor a future, unless `ops` need several script calls: over several partitions, or more than
+        `MAX_OPS`.
+        """
+        within = self._within if deadline is None else deadline / SECOND
+        here = self._loops.get(asyncio.get_running_loop()) or self._here()
+        if self.topology.partitioned:
+            partition = one_partition(ops, self.talk.partitions)
+        else:
+            partition = 0 if 0 < len(ops) <= MAX_OPS else None
+        if partition is None:
+            here.scatter(ops, within, done)
+        else:
+            here.submit(ops, partition, within, done)
 
     def _here(self) -> LoopStore:
         loop = asyncio.get_running_loop()
