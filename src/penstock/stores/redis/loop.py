@@ -42,7 +42,7 @@ class Callers(list[tuple[Caller, int, int]]):
                     caller.set_result(outcomes[first:last])
 
 
-class Request:
+class PartitionCall:
     """Operations of one partition that are sent as one script call; `done` is called once, with their outcomes."""
 
     __slots__ = ("done", "due", "left", "outcomes")
@@ -156,37 +156,37 @@ class LoopStore:
         self, ops: Sequence[Part | Op], partition: int, within: float, done: Done, at: Micros | None = None
     ) -> Exception | None:
         """Send operations with the next flush; return the error if they cannot be encoded, and then send nothing."""
-        request = Request(self._loop.time() + within, done)
+        call = PartitionCall(self._loop.time() + within, done)
         try:
-            errand = Errand(self._talk, self._topology, partition, ops, request.outcomes, at=at)
+            errand = Errand(self._talk, self._topology, partition, ops, call.outcomes, at=at)
         except Exception as error:
             return error
-        self._go(errand, request)
+        self._go(errand, call)
         return None
 
-    def _go(self, errand: Errand, request: Request) -> None:
-        heard = partial(self._heard, errand, request)
+    def _go(self, errand: Errand, call: PartitionCall) -> None:
+        heard = partial(self._heard, errand, call)
         if errand.node is None:
-            self._park(errand, heard, request.due)
+            self._park(errand, heard, call.due)
         else:
-            self._to(errand.node).ask(errand.question.packed, request.due, heard, ASKING if errand.asking else b"")
+            self._to(errand.node).ask(errand.question.packed, call.due, heard, ASKING if errand.asking else b"")
 
-    def _heard(self, errand: Errand, request: Request, reply: Any) -> None:
+    def _heard(self, errand: Errand, call: PartitionCall, reply: Any) -> None:
         more = errand.hear(reply)
-        request.left += len(more) - 1
+        call.left += len(more) - 1
         for another in more:
             if another.pause:
-                self._loop.call_later(another.pause, self._go_on, another, request)
+                self._loop.call_later(another.pause, self._go_on, another, call)
             else:
-                self._go_on(another, request)
-        if not request.left:
-            request.done(cast("list[Outcome]", request.outcomes))
+                self._go_on(another, call)
+        if not call.left:
+            call.done(cast("list[Outcome]", call.outcomes))
 
-    def _go_on(self, errand: Errand, request: Request) -> None:
-        if self._loop.time() + errand.pause >= request.due:
-            self._heard(errand, request, errand.late())
+    def _go_on(self, errand: Errand, call: PartitionCall) -> None:
+        if self._loop.time() + errand.pause >= call.due:
+            self._heard(errand, call, errand.late())
         else:
-            self._go(errand, request)
+            self._go(errand, call)
             self._flush()
 
     # Who decides
