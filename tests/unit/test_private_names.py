@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "middleware/drf.py": {"_has_places"},
     "middleware/flask.py": {"_limiter"},
     "middleware/gate.py": {"_has_places", "_limiter", "_quotas"},
-    "middleware/passage.py": {"_clock", "_delay_left", "_exempt", "_has_places", "_keep", "_key", "_let_go"},
+    "middleware/passage.py": {"_clock", "_delay_left", "_has_places", "_keep", "_let_go"},
     "service/api/endpoints.py": {"_bind", "_check_places", "_now"},
     "service/api/quotas.py": {"_quotas"},
     "service/app.py": {"_acquire", "_driver"},

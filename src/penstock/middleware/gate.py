@@ -135,7 +135,7 @@ class Gate:
         self._cost = _checked_cost(options.get("cost", 1))
         self._most = self._most_at_once()
         self._charge = options.get("charge")
-        self._exempt = options.get("exempt")
+        self.exempt = options.get("exempt")
         self._writer = HeaderWriter(options.get("dialect", "ietf"), hidden=options.get("hidden", ()))
         self.tells_lists = options.get("dialect", "ietf") in ("ietf", "none")  # to which others may add theirs
         self._proxies = TrustedProxies(
@@ -144,7 +144,7 @@ class Gate:
         self.follows_up = self._follows_up()
         warn_if_several(self.limiter.store)
         self.entries = self._all_entries(options)
-        self._key = self._key_of(options)
+        self.key = self._key_of(options)
 
     def _check_who_decides(self, options: Options) -> None:
         limiter_kind, enforcer_kind = self.kinds
@@ -197,7 +197,7 @@ class Gate:
 
     def named_key(self, request: Request, name: str) -> Key:
         """The key, where what is counted is known only now."""
-        key = self._key(request)
+        key = self.key(request)
         return (name, *key) if key.__class__ is tuple else (name, key)  # type: ignore[return-value]
 
     def cost(self, request: Request) -> int:

@@ -1,14 +1,14 @@
-"""Through the gate: asking, waiting out a delay, and amending when a request is over. Once blocking, once for asyncio.
+"""Passages: a request enters a gate, waits out a delay, and leaves again. One flow for blocking code and for asyncio.
 
-    passage = gate.enter(request)          # charges; sits out the delay of shaping
+    passage = gate.enter(request)          # charges, and waits out the delay of shaping
     if passage is None: ...                # the request is exempt
-    elif not passage: passage.refusal()    # what to answer
+    elif not passage: passage.refusal()    # the response to send
     else:                                  # let the handler run, add passage.headers() to its response, and in any case
         passage.leave(status)              # refund, settle, give back places: when the last of the response is ready
 
-`leave` may be called twice; the first time counts. Its status is the response's: 500 if the handler raised, and
-`CLIENT_CLOSED` if the client was gone first. What the store cannot amend is logged and forgotten, because there is a
-response to be sent.
+`leave` may be called twice; the first call counts. Its status is that of the response: 500 if the handler raised, and
+`CLIENT_CLOSED` if the client was gone first. An amendment that the store cannot make is logged and dropped, because
+the response has to be sent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
+from penstock.clock import Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreError
 from penstock.headers import Header
 from penstock.holds import AsyncHold, Hold
@@ -30,17 +32,17 @@ from penstock.middleware.request import Request
 from penstock.model import Verdict, check_units
 from penstock.rules.ruling import Ruling
 
-G = TypeVar("G", bound=Gate)
-
 _log = logging.getLogger("penstock.middleware")
 
 _GIVE_BACK: Sequence[AmendStep] = (("refund", None),)
 
 
 class _Passage:
-    """One request on its way through a gate; true if it may pass."""
+    """A request that has entered a gate; true if it may pass."""
 
     __slots__ = ("_cost", "_hold", "_left", "gate", "verdict")
+
+    gate: Any
 
     def __init__(self, gate: Gate, verdict: Verdict) -> None:
         self.gate = gate
@@ -57,7 +59,7 @@ class _Passage:
 
     @property
     def cost(self) -> int | None:
-        """What the request turned out to cost; None until a handler says so."""
+        """The true cost of the request; None until a handler sets it."""
         return self._cost
 
     @cost.setter
@@ -67,21 +69,23 @@ class _Passage:
         self._cost = check_units("cost", units, least=0)
 
     def headers(self) -> list[Header]:
-        """The headers to add to the response."""
-        return self.gate.headers(self.verdict)
+        """Return the headers to add to the response."""
+        return self.gate.headers(self.verdict)  # type: ignore[no-any-return]
 
     def refusal(self) -> Refusal:
-        """The response to a request that may not pass."""
-        return self.gate.refusal(self.verdict)
+        """Return the response to a request that may not pass."""
+        return self.gate.refusal(self.verdict)  # type: ignore[no-any-return]
 
     def keep(self, hold: Hold | AsyncHold) -> None:
-        """Renew the places that came with it, if any did, until it is left."""
+        """Renew the places of this request, if it has any, until it leaves."""
         if self and holds_place(self.verdict):
             self._hold = hold
             hold._keep()
 
-    def _amends(self, status: int) -> Sequence[AmendStep]:
-        """What is to be amended, the first time that somebody asks."""
+    def end(self, status: int) -> Sequence[AmendStep]:
+        """Mark the request as over. Return what has to be amended, at the first call only."""
+        if self._hold is not None:
+            self._hold._let_go()
         if self._left:
             return ()
         self._left = True
@@ -92,12 +96,22 @@ class _Passage:
                 return ()
         if not verdict[0][0]:
             return ()
-        steps = self.gate.amends(verdict, status, self._cost)
+        steps: Sequence[AmendStep] = self.gate.amends(verdict, status, self._cost)
         return _possible(verdict, steps) if verdict.degraded else steps
+
+    def amending(self, steps: Sequence[AmendStep]) -> Flow[None]:
+        """Carry out `steps`, each on its own."""
+        decider = self.gate.enforcer or self.gate.limiter
+        for verb, units in steps:
+            amend = getattr(decider, verb)
+            try:
+                yield amend(self.verdict, units) if verb == "settle" else amend(self.verdict)
+            except StoreError as error:
+                _log.warning("%s: not done, the store could not answer: %s", verb, error)
 
 
 def _possible(verdict: Verdict, steps: Sequence[AmendStep]) -> Sequence[AmendStep]:
-    """Of what is to be amended, that for which whoever stood in for the store has left a receipt."""
+    """Return the steps for which a verdict has a receipt, where a fallback decided in place of the store."""
     receipt = verdict.receipt
     if receipt is None:
         return ()
@@ -105,103 +119,110 @@ def _possible(verdict: Verdict, steps: Sequence[AmendStep]) -> Sequence[AmendSte
 
 
 class Passage(_Passage):
-    """One request on its way through a gate, for blocking code."""
+    """A request that has entered a blocking gate."""
 
     __slots__ = ()
 
+    gate: BlockingGate
+
     def leave(self, status: int) -> None:
-        """The request is over."""
-        if self._hold is not None:
-            self._hold._let_go()
-        self._do(self._amends(status))
+        """End the request: refund, settle, give back places."""
+        if steps := self.end(status):
+            self.amend(steps)
 
-    def _do(self, steps: Sequence[AmendStep]) -> None:
-        asked = self.gate.enforcer or self.gate.limiter
-        for verb, units in steps:
-            try:
-                if verb == "settle":
-                    asked.settle(self.verdict, units)
-                else:
-                    getattr(asked, verb)(self.verdict)
-            except StoreError as error:
-                _log.warning("%s: not done, the store could not answer: %s", verb, error)
-
-
-class BlockingGate(Gate):
-    """A gate for blocking code: WSGI, and whatever runs in threads."""
-
-    kinds = (Limiter, Enforcer)
-
-    def enter(self, request: Request, *, name: str | None = None) -> Passage | None:
-        """Charge a request. It comes back when it is its turn; None if it is exempt.
-
-        `name` is what is counted, where that is known only now.
-        """
-        if self._exempt is not None and self._exempt(request):
-            return None
-        request_id = os.urandom(ID_BYTES) if self.settles else None
-        if self.enforcer is None:
-            key = self._key(request) if name is None else self.named_key(request, name)
-            verdict = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
-        else:
-            verdict = self._check(request, request_id)
-        passage = Passage(self, verdict)
-        if not passage:
-            return passage
-        try:
-            if delay := self.limiter._delay_left(verdict):
-                self.limiter._clock.wait(threading.Event(), delay)
-            if self.renews:
-                passage.keep(Hold(self.enforcer or self.limiter, verdict))
-        except BaseException:
-            passage._amends(CLIENT_CLOSED)
-            passage._do(_GIVE_BACK)
-            raise
-        return passage
-
-    def _check(self, request: Request, request_id: bytes | None) -> Ruling:
-        cost = self.cost(request)
-        while True:
-            try:
-                return self.enforcer.check(request, cost, id=request_id)  # type: ignore[no-any-return]
-            except CostExceedsLimit as error:
-                cost = self.fitting(cost, error)
+    def amend(self, steps: Sequence[AmendStep]) -> None:
+        """Carry out `steps`."""
+        drive(self.amending(steps))
 
 
 class AsyncPassage(_Passage):
-    """One request on its way through a gate, for asyncio."""
+    """A request that has entered a gate for asyncio."""
 
     __slots__ = ()
 
     gate: AsyncGate
 
     async def leave(self, status: int) -> None:
-        """The request is over. Cancelled, what is to be amended is amended all the same."""
-        if self._hold is not None:
-            self._hold._let_go()
-        steps = self._amends(status)
-        if steps:
-            await self._finish(steps)
+        """End the request: refund, settle, give back places. A cancellation does not keep that from being done."""
+        if steps := self.end(status):
+            await self.amend(steps)
 
-    async def _finish(self, steps: Sequence[AmendStep]) -> None:
-        if self.gate.in_process:
-            await self._do(steps)  # at once: there is nothing in it that waits, so nothing that could be cancelled
-        else:
-            await asyncio.shield(self.gate.start(self._do(steps)))
+    def amend(self, steps: Sequence[AmendStep]) -> Awaitable[None]:
+        """Carry out `steps`, also if the caller is cancelled. In this process nothing waits, so it needs no task."""
+        work = drive_async(self.amending(steps))
+        return work if self.gate.in_process else asyncio.shield(self.gate.start(work))
 
-    async def _do(self, steps: Sequence[AmendStep]) -> None:
-        asked = self.gate.enforcer or self.gate.limiter
-        for verb, units in steps:
+
+class _WaitingGate(Gate):
+    """What blocking gates and those for asyncio share: the steps that wait, as flows."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        # A store in this process answers without waiting, which spares a flow and a coroutine.
+        self._at_once = None if not self.in_process or self.enforcer or self.settles else self.limiter._at_once
+
+    def decided_at_once(self, request: Request, name: str | None) -> Verdict | None:
+        """Return the verdict, if it takes no waiting and this quota was asked before."""
+        if self._at_once is None:
+            return None
+        key = self.key(request) if name is None else self.named_key(request, name)
+        return self._at_once(key, self.quota, self.cost(request), None)  # type: ignore[no-any-return]
+
+    def asking(self, request: Request, name: str | None) -> Flow[Verdict]:
+        """Charge a request. A cost that no matching rule could ever admit is lowered to what they could."""
+        request_id = os.urandom(ID_BYTES) if self.settles else None
+        cost = self.cost(request)
+        if self.enforcer is None:
+            key = self.key(request) if name is None else self.named_key(request, name)
+            return (yield self.limiter.acquire(key, self.quota, cost, request_id))  # type: ignore[no-any-return]
+        while True:
             try:
-                if verb == "settle":
-                    await asked.settle(self.verdict, units)
-                else:
-                    await getattr(asked, verb)(self.verdict)
-            except StoreError as error:
-                _log.warning("%s: not done, the store could not answer: %s", verb, error)
+                return (yield self.enforcer.check(request, cost, id=request_id))  # type: ignore[no-any-return]
+            except CostExceedsLimit as error:
+                cost = self.fitting(cost, error)
+
+    def going_ahead(self, passage: Any, hold: type[Hold] | type[AsyncHold] | None) -> Flow[None]:
+        """Wait out the delay of shaping, then renew places by a `hold`, if asked for. Interrupted, give all back."""
+        try:
+            if delay := self.limiter._delay_left(passage.verdict):
+                yield self.sleep(delay)
+            if hold is not None:
+                passage.keep(hold(self.enforcer or self.limiter, passage.verdict))
+        except BaseException:
+            passage.end(CLIENT_CLOSED)
+            yield passage.amend(_GIVE_BACK)
+            raise
+
+    def sleep(self, delay: Micros) -> Any:
+        """Wait, or return something to await."""
+        raise NotImplementedError
 
 
-class AsyncGate(Gate):
+class BlockingGate(_WaitingGate):
+    """A gate for blocking code: WSGI, and handlers that run in threads."""
+
+    kinds = (Limiter, Enforcer)
+
+    def enter(self, request: Request, *, name: str | None = None) -> Passage | None:
+        """Charge a request, and return when its turn has come; None if it is exempt.
+
+        `name` is what is counted, where that is known only now.
+        """
+        if self.exempt is not None and self.exempt(request):
+            return None
+        verdict = self.decided_at_once(request, name)
+        if verdict is None:
+            verdict = drive(self.asking(request, name))
+        passage = Passage(self, verdict)
+        if verdict[0][0] and (verdict[0][5] or self.renews):
+            drive(self.going_ahead(passage, Hold if self.renews else None))
+        return passage
+
+    def sleep(self, delay: Micros) -> None:
+        self.limiter._clock.wait(threading.Event(), delay)
+
+
+class AsyncGate(_WaitingGate):
     """A gate for asyncio."""
 
     kinds = (AsyncLimiter, AsyncEnforcer)
@@ -209,15 +230,11 @@ class AsyncGate(Gate):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._tasks: set[asyncio.Task[Any]] = set()
-        # In this process there is nothing to await, which spares a coroutine.
-        self._at_once = None if not self.in_process or self.enforcer or self.settles else self.limiter._at_once
-        # A place that is granted to somebody who was cancelled meanwhile would stay taken until its ttl.
-        self._sees_it_through = not self.in_process and (
-            self.enforcer is not None or self.limiter._has_places(self.quota)
-        )
+        # Without this, a place that is granted to a request that was cancelled meanwhile stays taken until its ttl.
+        self._shields = not self.in_process and (self.enforcer is not None or self.limiter._has_places(self.quota))
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Work that goes on whatever becomes of who asked for it."""
+        """Run `work` to its end, even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -226,48 +243,26 @@ class AsyncGate(Gate):
     async def enter(
         self, request: Request, *, lasting: bool = False, name: str | None = None, keep: bool = True
     ) -> AsyncPassage | None:
-        """Charge a request. It comes back when it is its turn; None if it is exempt.
+        """Charge a request, and return when its turn has come; None if it is exempt.
 
-        The places of a `lasting` one are renewed even if nobody asked for that; `keep` is False if the caller sees to
-        it. `name` is what is counted, where that is known only now.
+        The places of a `lasting` request are renewed even without the option `renew`; with `keep` False they are not
+        renewed here. `name` is what is counted, where that is known only now.
         """
-        if self._exempt is not None and self._exempt(request):
+        if self.exempt is not None and self.exempt(request):
             return None
-        if self._at_once is not None:
-            key = self._key(request) if name is None else self.named_key(request, name)
-            verdict = self._at_once(key, self.quota, self.cost(request), None)
-            if verdict is None:  # it was not remembered how to ask: the long way
-                verdict = await self._ask(request, name)
-        elif self._sees_it_through:
-            verdict = await self._asked_through(request, name)
-        else:
-            verdict = await self._ask(request, name)
+        verdict = self.decided_at_once(request, name)
+        if verdict is None:
+            asked = drive_async(self.asking(request, name))
+            verdict = await (self._shielded(asked) if self._shields else asked)
         passage = AsyncPassage(self, verdict)
-        if verdict[0][0] and verdict[0][5]:
-            await self._sit_out(passage, verdict)
-        if (lasting or self.renews) and keep:
-            passage.keep(AsyncHold(self.enforcer or self.limiter, verdict))
+        renews = keep and (lasting or self.renews)
+        if verdict[0][0] and (verdict[0][5] or renews):
+            await drive_async(self.going_ahead(passage, AsyncHold if renews else None))
         return passage
 
-    def _ask(self, request: Request, name: str | None) -> Coroutine[Any, Any, Verdict]:
-        request_id = os.urandom(ID_BYTES) if self.settles else None
-        if self.enforcer is not None:
-            return self._check(request, request_id)
-        key = self._key(request) if name is None else self.named_key(request, name)
-        asked: Coroutine[Any, Any, Verdict] = self.limiter.acquire(key, self.quota, self.cost(request), request_id)
-        return asked
-
-    async def _check(self, request: Request, request_id: bytes | None) -> Ruling:
-        cost = self.cost(request)
-        while True:
-            try:
-                return await self.enforcer.check(request, cost, id=request_id)  # type: ignore[no-any-return]
-            except CostExceedsLimit as error:
-                cost = self.fitting(cost, error)
-
-    async def _asked_through(self, request: Request, name: str | None) -> Verdict:
-        """The verdict; if nobody is there any more when it comes, the request is over."""
-        task = self.start(self._ask(request, name))
+    async def _shielded(self, asked: Coroutine[Any, Any, Verdict]) -> Verdict:
+        """Return the verdict. If the caller is cancelled before it comes, the request leaves when it comes."""
+        task = self.start(asked)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -277,36 +272,29 @@ class AsyncGate(Gate):
     async def _leave_unseen(self, task: asyncio.Task[Verdict]) -> None:
         try:
             verdict = await task
-        except Exception:  # nobody is left to be told
+        except Exception:  # the caller is gone, so there is nothing to give back and no one to tell
             return
         await AsyncPassage(self, verdict).leave(CLIENT_CLOSED)
 
-    async def _sit_out(self, passage: AsyncPassage, verdict: Verdict) -> None:
-        try:
-            await self.limiter._clock.wait_async(asyncio.Event(), self.limiter._delay_left(verdict))
-        except BaseException:  # given up on before it began
-            passage._amends(CLIENT_CLOSED)
-            await passage._finish(_GIVE_BACK)
-            raise
+    async def sleep(self, delay: Micros) -> None:
+        await self.limiter._clock.wait_async(asyncio.Event(), delay)
 
 
 # ---------------------------------------------------------------- visits
 
 
-# A visit: one request in an application, with the passages that it was granted, as handlers see it.
-#
-# A request has one visit, however many middlewares and decorators ask: `visit.cost = 1432` settles what it cost, and
+# A request has one visit, however many middlewares and decorators it passes: `visit.cost = 1432` settles its cost, and
 # `visit.verdict` tells what is left.
 
 
 P = TypeVar("P", bound=Passage | AsyncPassage)
 
 LISTS = frozenset(("RateLimit", "RateLimit-Policy"))
-"""Headers that may be said by several: each limit adds its items. All others say one thing only."""
+"""Headers that are lists: each limit adds its items. All other headers hold one value."""
 
 
 class Visit(Generic[P]):
-    """One request in an application, and the passages that it was granted."""
+    """One request in an application, and its passages, as handlers see them."""
 
     __slots__ = ("passages",)
 
@@ -315,12 +303,12 @@ class Visit(Generic[P]):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the last that was asked said; None if nobody was."""
+        """The verdict of the last gate that was entered; None if there was none."""
         return self.passages[-1].verdict if self.passages else None
 
     @property
     def cost(self) -> int | None:
-        """What the request turned out to cost. To be set by who knows, before the response ends."""
+        """The true cost of the request. A handler sets it before the response ends."""
         return next((passage.cost for passage in self.passages if passage.cost is not None), None)
 
     @cost.setter
@@ -333,7 +321,7 @@ class Visit(Generic[P]):
 
 
 def told(passages: Sequence[Passage | AsyncPassage]) -> list[Header]:
-    """What a client is told of all limits that it passed; where there is room for one, of the innermost."""
+    """Return the headers of all limits that a request passed; where a header has room for one, of the innermost."""
     if len(passages) == 1:
         return passages[0].headers()
     headers: list[Header] = []
@@ -344,5 +332,5 @@ def told(passages: Sequence[Passage | AsyncPassage]) -> list[Header]:
 
 
 def raised_refusal(raised: RateLimited, passages: Sequence[Passage | AsyncPassage]) -> Refusal:
-    """The response where a handler raised a refusal; it tells no more than the limits that the request has passed."""
+    """Return the response for a refusal that a handler raised. It shows what the limits on its way may show."""
     return passages[-1].gate.refusal(raised.verdict) if passages else refusal_of(raised.verdict)
