@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from penstock.clock import Clock
@@ -11,6 +13,9 @@ from penstock.engine.protocols import AsyncStore, DirectAmends, DirectOnce, InPr
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
 from penstock.stores.memory.store import DEFAULT_MAX_KEYS, AsyncMemoryStore, MemoryStore
+
+if TYPE_CHECKING:
+    from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 
 MEMORY = "memory"
 WAYS = ("", "s", "+unix", "+sentinel", "s+sentinel", "+cluster", "s+cluster")
@@ -72,14 +77,22 @@ def _scheme(url: str) -> str:
     return scheme
 
 
+def __getattr__(name: str) -> object:
+    if name in ("AsyncRedisStore", "RedisStore"):  # imported when first used, because they need penstock[redis]
+        return getattr(import_module(f"{__name__}.redis.store"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "AsyncMemoryStore",
+    "AsyncRedisStore",
     "AsyncStore",
     "DirectAmends",
     "DirectOnce",
     "InProcess",
     "Local",
     "MemoryStore",
+    "RedisStore",
     "Store",
     "open_async_store",
     "open_store",

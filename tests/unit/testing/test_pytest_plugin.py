@@ -1,0 +1,36 @@
+"""The fixtures for applications, in a test run of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+APPLICATION = """
+    from penstock import Limiter
+    from penstock.testing import assert_allowed, assert_refused
+
+    def test_a_minute_passes(penstock_clock):
+        limiter = Limiter(clock=penstock_clock)
+        assert_allowed(limiter.acquire("alice", "1/minute fixed_window"))
+        assert_refused(limiter.acquire("alice", "1/minute fixed_window"), retry_after=60)
+        penstock_clock.advance(60)
+        assert_allowed(limiter.acquire("alice", "1/minute fixed_window"))
+"""
+
+
+def _run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
+    pytester.makepyfile(test)
+    return pytester.runpytest_subprocess("-p", "penstock.testing.pytest_plugin", "-p", "no:cacheprovider")
+
+
+def test_clock_stands_still_until_the_test_moves_it(pytester: pytest.Pytester) -> None:
+    _run(pytester, APPLICATION).assert_outcomes(passed=1)
+
+
+def test_plugin_is_declared_as_an_entry_point() -> None:
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"penstock": "penstock.testing.pytest_plugin"}
