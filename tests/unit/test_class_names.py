@@ -15,7 +15,6 @@ ALLOWED: dict[str, set[str]] = {
     "Bucket": {"algorithms/bucket.py", "testing/oracle/buckets.py"},
     "Call": {
         "engine/operations.py",
-        "middleware/grpc.py",
         "service/wire/calls.py",
         "stores/redis/codec.py",
         "testing/history.py",

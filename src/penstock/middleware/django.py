@@ -3,11 +3,11 @@
     MIDDLEWARE = [..., "penstock.middleware.django.RateLimitMiddleware"]      # behind AuthenticationMiddleware
     PENSTOCK = {"limiter": Limiter(), "quota": "100/minute", "key": "user | ip"}
 
-It serves WSGI and ASGI alike, with either kind of limiter; best is the one that fits the server, because the other
-takes a thread for each request. The route is the pattern that matched, `users/<int:pk>/`. In a view,
+It serves WSGI and ASGI alike, with either kind of limiter. The kind that fits the server is best, because the other
+one takes a thread for each request. The route is the pattern that matched, `users/<int:pk>/`. In a view,
 `request.penstock` is the `Visit`. Requests that match no view are charged like all others.
 
-A response that is not streamed is over when the view has made it; one that is, when Django closes it.
+A request is over when its view has returned a response; if that is streamed, when Django closes it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, resolve
 
 from penstock.enforcer import AsyncEnforcer
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.holds import Hold
@@ -47,7 +48,7 @@ _names = Names()
 
 
 class DjangoRequest(WSGIRequest):
-    """What Django tells of a request."""
+    """What Django knows of a request."""
 
     __slots__ = ()
 
@@ -67,7 +68,7 @@ class DjangoRequest(WSGIRequest):
         return _route(self.native)
 
     def user(self) -> Any:
-        """The primary key of who is logged in."""
+        """Return the primary key of the user who is logged in."""
         user = getattr(self.native, "_acached_user", None) or getattr(self.native, "user", None)
         return str(user.pk) if user is not None and user.is_authenticated else None
 
@@ -89,7 +90,7 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        """Answer what a view raises that calls a limited function; remember if its client is gone."""
+        """Answer a refusal that a view raised; remember whether the client is gone."""
         if isinstance(exception, UnreadablePostError):
             setattr(request, _GONE, True)
         return _raised(request, exception) if isinstance(exception, RateLimited) else None
@@ -139,8 +140,8 @@ def rate_limit(**options: Unpack[Options]) -> Callable[[V], V]:
 
 
 def _joined(view: Any) -> Called:
-    """What a limit of this view is called. A view that a class makes is the class's, and so is one of its methods,
-    which `method_decorator` has decorated anew for each request.
+    """Return the name of a limit of this view. A view made by a class is named after the class, and so is a method of
+    the class, which `method_decorator` decorates anew for each request.
     """
     if hasattr(view, "view_class"):
         return _names.join(view, view.view_class, name_of(view.view_class))
@@ -149,7 +150,7 @@ def _joined(view: Any) -> Called:
 
 
 def _owner(method: Any) -> type | None:
-    """The class of whose instance this is a method, as `method_decorator` hands it out, decorated or not."""
+    """Return the class whose instance `method` belongs to, as `method_decorator` passes it, decorated or not."""
     while method is not None:
         instance = getattr(getattr(method, "func", None), "__self__", None)
         if instance is not None:
@@ -159,66 +160,51 @@ def _owner(method: Any) -> type | None:
 
 
 def exempt(view: V) -> V:
-    """Decorate a view, or what `as_view()` returns, that the middleware shall leave alone."""
+    """Decorate a view, or what `as_view()` returns, so that the middleware does not limit it."""
     setattr(view, _EXEMPT, True)
     return view
 
 
 class _Guard:
-    """One gate, whichever its kind, before blocking views and before coroutines."""
+    """One gate of either kind, before blocking views and before coroutines."""
 
     def __init__(self, options: Options) -> None:
         waits = isinstance(options.get("limiter"), AsyncLimiter) or isinstance(options.get("enforcer"), AsyncEnforcer)
         self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
 
     def respond(self, request: HttpRequest, view: Callable[[HttpRequest], Any], name: str | None = None) -> Any:
-        passage = self._enter(request, name)
-        if passage is None:
-            return view(request)
-        if not passage:
-            return _answered(passage.refusal())
-        try:
-            _visit(request).passages.append(passage)
-            response = view(request)
-        except RateLimited as raised:
-            response = _raised(request, raised)
-        except BaseException as error:
-            _leave(passage, CLIENT_CLOSED if isinstance(error, UnreadablePostError) else 500)
-            raise
-        if not isinstance(response, HttpResponseBase):  # an error of the view, as Django will say
-            _leave(passage, 500)
-            return response
-        _tell(response, passage.headers())
-        if response.streaming:
-            _follow(response, passage)
-        else:
-            _leave(passage, _status(request, response))
-        return response
+        return drive(self._responding(request, view, self._enter(request, name), _leave))
 
     async def respond_async(
         self, request: HttpRequest, view: Callable[[HttpRequest], Awaitable[Any]], name: str | None = None
     ) -> Any:
-        passage = await self._enter_async(request, name)
+        return await drive_async(self._responding(request, view, self._enter_async(request, name), _leave_async))
+
+    def _responding(
+        self, request: HttpRequest, view: Callable[[HttpRequest], Any], entered: Any, leave: Callable[..., Any]
+    ) -> Flow[Any]:
+        passage: AsyncPassage | Passage | None = yield entered
         if passage is None:
-            return await view(request)
+            return (yield view(request))
         if not passage:
             return _answered(passage.refusal())
         try:
             _visit(request).passages.append(passage)
-            response = await view(request)
+            response = yield view(request)
         except RateLimited as raised:
             response = _raised(request, raised)
         except BaseException as error:
-            await _leave_async(passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
+            yield leave(passage, _status_of(error))
             raise
-        if not isinstance(response, HttpResponseBase):
-            await _leave_async(passage, 500)
+        if not isinstance(response, HttpResponseBase):  # an error of the view, which Django reports
+            yield leave(passage, 500)
             return response
         _tell(response, passage.headers())
         if response.streaming:
-            _follow(response, passage)
+            stream = _AsyncStream if response.is_async else _Stream
+            response.streaming_content = stream(response.streaming_content, passage, response.status_code)
         else:
-            await _leave_async(passage, _status(request, response))
+            yield leave(passage, CLIENT_CLOSED if getattr(request, _GONE, False) else response.status_code)
         return response
 
     def _enter(self, request: HttpRequest, name: str | None) -> AsyncPassage | Passage | None:
@@ -227,7 +213,7 @@ class _Guard:
             return gate.enter(DjangoRequest(request, gate.entries), name=name)
         passage: AsyncPassage | None = async_to_sync(self._ask)(gate, request, name, keep=False)
         if passage and gate.renews:
-            passage.keep(Hold(cast("Any", _Blocking(gate.enforcer or gate.limiter)), passage.verdict))
+            passage.keep(Hold(cast("Any", _BlockingRenewal(gate.enforcer or gate.limiter)), passage.verdict))
         return passage
 
     async def _enter_async(self, request: HttpRequest, name: str | None) -> AsyncPassage | Passage | None:
@@ -243,54 +229,53 @@ class _Guard:
         described = DjangoRequest(request, gate.entries)
         try:
             return await gate.enter(described, name=name, keep=keep)
-        except SynchronousOnlyOperation:  # the user is asked for, and must be fetched; nothing is charged yet
+        except SynchronousOnlyOperation:  # the key needs the user, who must be fetched first; nothing is charged yet
             if not hasattr(request, "auser"):
                 raise
             await request.auser()
             return await gate.enter(described, name=name, keep=keep)
 
 
-class _Blocking:
-    """Who renews places from a thread of its own: the event loop in which they were granted ran for that long only."""
+class _BlockingRenewal:
+    """Renews places from a thread: the event loop in which they were granted has ended by then."""
 
-    def __init__(self, asked: AsyncLimiter | AsyncEnforcer) -> None:
-        self._asked = asked
+    def __init__(self, decider: AsyncLimiter | AsyncEnforcer) -> None:
+        self._decider = decider
 
     def renew(self, verdict: Any) -> bool:
-        return asyncio.run(self._asked.renew(verdict))
+        return asyncio.run(self._decider.renew(verdict))
 
 
-class _Stream:
-    """The content of a streamed response, and its passage, which is left when Django closes the response."""
+class _Streamed:
+    """The content of a streamed response, and its passage, which ends when Django closes the content."""
 
-    def __init__(self, content: Iterator[bytes], passage: AsyncPassage | Passage, status: int) -> None:
+    def __init__(self, content: Any, passage: AsyncPassage | Passage, status: int) -> None:
         self._content = content
         self._passage = passage
         self._status = status
+
+    def close(self) -> None:
+        _leave(self._passage, self._status)
+
+
+class _Stream(_Streamed):
+    """Blocking content."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         try:
-            return next(self._content)
+            return next(self._content)  # type: ignore[no-any-return]
         except StopIteration:
             raise
         except BaseException:
             self._status = 500
             raise
 
-    def close(self) -> None:
-        _leave(self._passage, self._status)
 
-
-class _AsyncStream:
-    """The same for content that comes asynchronously. It is over with its last part, or when it is closed."""
-
-    def __init__(self, content: AsyncIterator[bytes], passage: AsyncPassage | Passage, status: int) -> None:
-        self._content = content
-        self._passage = passage
-        self._status = status
+class _AsyncStream(_Streamed):
+    """Content that comes asynchronously. Its passage ends with the last part, or when it is closed."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -302,17 +287,14 @@ class _AsyncStream:
             await _leave_async(self._passage, self._status)
             raise
         except BaseException as error:
-            await _leave_async(self._passage, 500 if isinstance(error, Exception) else CLIENT_CLOSED)
+            await _leave_async(self._passage, _status_of(error))
             raise
 
-    def close(self) -> None:
-        _leave(self._passage, self._status)
 
-
-def _follow(response: Any, passage: AsyncPassage | Passage) -> None:
-    """Leave the passage when a streamed response is over; Django closes what has a `close`, as both streams do."""
-    stream = _AsyncStream if response.is_async else _Stream
-    response.streaming_content = stream(response.streaming_content, passage, response.status_code)
+def _status_of(error: BaseException) -> int:
+    """Return the outcome of a request that ended with `error`: its client may be gone."""
+    gone = isinstance(error, UnreadablePostError | asyncio.CancelledError | GeneratorExit)
+    return CLIENT_CLOSED if gone else 500
 
 
 def _leave(passage: AsyncPassage | Passage, status: int) -> None:
@@ -341,7 +323,7 @@ def _visit(request: HttpRequest) -> Visit[Any]:
 
 
 def _match(request: HttpRequest) -> ResolverMatch | None:
-    """What the path leads to. Django finds out only behind the middlewares."""
+    """Return the match of the request's path. Django itself resolves it only after the middlewares."""
     known = request.resolver_match
     if known is not None:
         return known
@@ -362,10 +344,6 @@ def _route(request: HttpRequest) -> str | None:
     return None if match is None else match.route
 
 
-def _status(request: HttpRequest, response: Any) -> int:
-    return CLIENT_CLOSED if getattr(request, _GONE, False) else response.status_code
-
-
 def _raised(request: HttpRequest, raised: RateLimited) -> HttpResponse:
     visit: Visit[Any] | None = getattr(request, "penstock", None)
     return _answered(raised_refusal(raised, visit.passages if visit else ()))
@@ -376,7 +354,7 @@ def _answered(refusal: Refusal) -> HttpResponse:
 
 
 def _tell(response: Any, headers: list[Header]) -> None:
-    """Add headers; those that are lists may have been begun by a decorator, and others are its own."""
+    """Add headers. A decorator may have added some: lists are extended, other headers stay as they are."""
     for name, value in headers:
         if name not in response.headers:
             response.headers[name] = value

@@ -10,7 +10,7 @@ stream is one request, and over when its last message is. In a handler, `visit()
 |---|---|---|
 | by a quota | RESOURCE_EXHAUSTED | `retry-after`, `grpc-retry-pushback-ms`, and the headers that HTTP has |
 | by a rule that denies | PERMISSION_DENIED | the same |
-| because nobody could decide, or the system is too busy | UNAVAILABLE | the same |
+| because the store cannot answer, or the system is too busy | UNAVAILABLE | the same |
 
 `grpc-retry-pushback-ms` is what gRPC's own retries obey. For `charge`, a code counts as the status of HTTP that stands
 for it: OK as 200, UNAUTHENTICATED as 401, UNAVAILABLE as 503.
@@ -22,13 +22,14 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from contextvars import ContextVar, Token
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import unquote
 
 import grpc
 
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import InvalidOption, RateLimited
 from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
 from penstock.middleware.passage import AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
@@ -57,7 +58,7 @@ STATUSES: dict[Any, int] = {
     Code.UNAVAILABLE: 503,
     Code.DATA_LOSS: 500,
 }
-"""What a code counts as."""
+"""The status of HTTP that stands for each code."""
 
 _CODES = {429: Code.RESOURCE_EXHAUSTED, 403: Code.PERMISSION_DENIED, 503: Code.UNAVAILABLE}
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -68,12 +69,12 @@ _current: ContextVar[Visit[Any]] = ContextVar("penstock_visit")
 
 
 def visit() -> Visit[Any]:
-    """What was granted to the call that is being handled."""
+    """Return the visit of the call that is being handled."""
     return _current.get(None) or Visit()
 
 
-class Call(NamedTuple):
-    """A call, as an interceptor knows it."""
+class GrpcCall(NamedTuple):
+    """What an interceptor knows of a call."""
 
     method: str
     metadata: Sequence[tuple[str, str | bytes]]
@@ -81,7 +82,7 @@ class Call(NamedTuple):
 
 
 class GrpcRequest(Request):
-    """What gRPC tells of a call."""
+    """What gRPC knows of a request."""
 
     __slots__ = ()
 
@@ -95,22 +96,22 @@ class GrpcRequest(Request):
         return self.native.method  # type: ignore[no-any-return]
 
     def user(self) -> Any:
-        """Whom a certificate names."""
+        """Return the common name of the client's certificate."""
         names = self.native.context.auth_context().get("x509_common_name")
         return names[0].decode("utf-8", "replace") if names else None
 
     def peer(self) -> str | None:
-        """Written as `ipv4:192.0.2.7:4711`, `ipv6:%5B::1%5D:4711`, `unix:`."""
+        """Return the address of a peer written as `ipv4:192.0.2.7:4711` or `ipv6:%5B::1%5D:4711`; None for `unix:`."""
         kind, _, rest = (self.native.context.peer() or "").partition(":")
         return node_address(unquote(rest)) if kind in ("ipv4", "ipv6") else None
 
     def lines(self, name: str) -> Sequence[str]:
-        """Entries of the metadata; those with bytes in them are none."""
+        """Return entries of the metadata that are text."""
         return [value for key, value in self.native.metadata if key == name and isinstance(value, str)]
 
 
 class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Guards every call to a server of threads."""
+    """Limits every call to a server of threads."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
         self._gate = BlockingGate(options)
@@ -123,27 +124,18 @@ class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         behaviour = _behaviour(handler)
 
         def respond(request: Any, context: Any) -> Any:
-            entered = self._enter(details, context)
-            with _left(entered, context):
+            with _LimitedCall(drive(_entering(self._gate, details, context)), context):
                 return behaviour(request, context)
 
         def stream(request: Any, context: Any) -> Iterator[Any]:
-            entered = self._enter(details, context)
-            with _left(entered, context):
+            with _LimitedCall(drive(_entering(self._gate, details, context)), context):
                 yield from behaviour(request, context)
 
         return stream if handler.response_streaming else respond
 
-    def _enter(self, details: Any, context: Any) -> Passage | None:
-        call = Call(details.method, details.invocation_metadata, context)
-        entered = self._gate.enter(GrpcRequest(call, self._gate.entries))
-        if entered is not None and not entered:
-            _abort(context, entered.verdict, entered.refusal())
-        return entered
-
 
 class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Guards every call to a server of asyncio."""
+    """Limits every call to a server for asyncio."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
         self._gate = AsyncGate(options)
@@ -156,13 +148,12 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         behaviour = _behaviour(handler)
 
         async def respond(request: Any, context: Any) -> Any:
-            entered = await self._enter(details, context)
-            async with _left_async(entered, context):
+            async with _LimitedCall(await drive_async(_entering(self._gate, details, context)), context):
                 return await behaviour(request, context)
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            entered = await self._enter(details, context)
-            async with _left_async(entered, context), aclosing(behaviour(request, context)) as messages:
+            entered = await drive_async(_entering(self._gate, details, context))
+            async with _LimitedCall(entered, context), aclosing(behaviour(request, context)) as messages:
                 async for message in messages:
                     yield message
 
@@ -172,89 +163,63 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
             return respond
         raise InvalidOption(f"{details.method}: would block the event loop (expected a coroutine)")
 
-    async def _enter(self, details: Any, context: Any) -> AsyncPassage | None:
-        call = Call(details.method, details.invocation_metadata, context)
-        entered = await self._gate.enter(GrpcRequest(call, self._gate.entries))
-        if entered is not None and not entered:
-            await context.abort(*_told(entered.verdict, entered.refusal()))
-        return entered
+
+def _entering(gate: Any, details: Any, context: Any) -> Flow[Passage | AsyncPassage | None]:
+    """Charge a call, and abort it if it is refused."""
+    call = GrpcCall(details.method, details.invocation_metadata, context)
+    entered: Passage | AsyncPassage | None = yield gate.enter(GrpcRequest(call, gate.entries))
+    if entered is not None and not entered:
+        yield _abort(context, entered.verdict, entered.refusal())
+    return entered
 
 
-@contextmanager
-def _left(entered: Passage | None, context: Any) -> Iterator[None]:
-    """What is done in this block is done in passing; whatever becomes of it, the passage is left."""
-    token = _current.set(_with(entered))
-    status = 500
-    try:
-        yield
-        status = _status(context.code())
-    except RateLimited as raised:
-        refusal = raised_refusal(raised, visit().passages)
-        status = refusal.status
-        _abort(context, raised.verdict, refusal)
-    except BaseException as error:
-        status = _status_of(error, context)
-        raise
-    finally:
-        _forget(token)
-        if entered is not None:
-            entered.leave(status)
+class _LimitedCall:
+    """The handling of a call: its passage ends with this block, whatever happens in it."""
+
+    def __init__(self, entered: Passage | AsyncPassage | None, context: Any) -> None:
+        self._entered, self._context = entered, context
+        visit_here: Visit[Any] = Visit()  # one passage more than outside: an interceptor may stand within another
+        visit_here.passages = [*visit().passages, *(() if entered is None else (entered,))]
+        self._token = _current.set(visit_here)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        drive(self._ending(error))
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await drive_async(self._ending(error))
+
+    def _ending(self, error: BaseException | None) -> Flow[None]:
+        status = 500
+        try:
+            if isinstance(error, RateLimited):
+                refusal = raised_refusal(error, visit().passages)
+                status = refusal.status
+                yield _abort(self._context, error.verdict, refusal)
+            else:
+                status = _status(self._context.code()) if error is None else _status_of(error, self._context)
+        finally:
+            with suppress(ValueError):  # a stream that is given up may be closed by another thread or task
+                _current.reset(self._token)
+            if self._entered is not None:
+                yield self._entered.leave(status)
 
 
-@asynccontextmanager
-async def _left_async(entered: AsyncPassage | None, context: Any) -> AsyncIterator[None]:
-    """The same for asyncio."""
-    token = _current.set(_with(entered))
-    status = 500
-    try:
-        yield
-        status = _status(context.code())
-    except RateLimited as raised:
-        refusal = raised_refusal(raised, visit().passages)
-        status = refusal.status
-        await context.abort(*_told(raised.verdict, refusal))
-    except BaseException as error:
-        status = _status_of(error, context)
-        raise
-    finally:
-        _forget(token)
-        if entered is not None:
-            await entered.leave(status)
-
-
-def _with(entered: Passage | AsyncPassage | None) -> Visit[Any]:
-    """The visit, one passage further: an interceptor may stand within another."""
-    further: Visit[Any] = Visit()
-    further.passages = [*visit().passages, *(() if entered is None else (entered,))]
-    return further
-
-
-def _forget(token: Token[Any]) -> None:
-    try:
-        _current.reset(token)
-    except (
-        ValueError
-    ):  # a stream that is given up may be closed by another thread or task, which has passages of its own
-        pass
-
-
-def _abort(context: Any, verdict: Verdict, refusal: Refusal) -> None:
-    code, detail, metadata = _told(verdict, refusal)
-    context.set_trailing_metadata(metadata)
-    context.abort(code, detail)
-
-
-def _told(verdict: Verdict, refusal: Refusal) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
-    """The code, the words and the trailing metadata of a refusal."""
+def _abort(context: Any, verdict: Verdict, refusal: Refusal) -> Any:
+    """End a call with the code, the words and the trailing metadata of a refusal; to be awaited on asyncio."""
     status, headers, body = refusal
     metadata = [(name.lower(), value) for name, value in headers if name.lower() not in _NOT_FOR_GRPC]
     pushback = min(-(-verdict.retry_after_us // 1_000), _MAX_PUSHBACK)
     metadata.append(("grpc-retry-pushback-ms", str(max(pushback, 1))))
-    return _CODES[status], json.loads(body)["detail"], tuple(metadata)
+    context.set_trailing_metadata(tuple(metadata))
+    return context.abort(_CODES[status], json.loads(body)["detail"])
 
 
 def _status(code: Any) -> int:
-    """What a call that ended with this code counts as; with none, it is well."""
+    """Return the status of a call that ended with `code`; no code means success."""
     if isinstance(code, int):  # as asyncio servers have it
         return next((status for known, status in STATUSES.items() if known.value[0] == code), 500)
     return STATUSES.get(code, 200 if code is None else 500)
@@ -267,7 +232,7 @@ def _status_of(error: BaseException, context: Any) -> int:
 
 
 def _is_active(context: Any) -> bool:
-    """Whether somebody waits for the answer: a server of threads lets handlers run on after a client's deadline."""
+    """Return whether the client still waits: a server of threads lets handlers run on after the deadline."""
     is_active = getattr(context, "is_active", None)
     return is_active is None or is_active()
 
@@ -277,8 +242,8 @@ def _behaviour(handler: Any) -> Any:
 
 
 def _rewrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
-    """A handler of the same kind with another behaviour."""
-    asked = "stream" if handler.request_streaming else "unary"
-    answered = "stream" if handler.response_streaming else "unary"
-    make = getattr(grpc, f"{asked}_{answered}_rpc_method_handler")
+    """Return a handler of the same kind with another behaviour."""
+    requests = "stream" if handler.request_streaming else "unary"
+    responses = "stream" if handler.response_streaming else "unary"
+    make = getattr(grpc, f"{requests}_{responses}_rpc_method_handler")
     return make(behaviour, handler.request_deserializer, handler.response_serializer)

@@ -15,7 +15,7 @@ import pytest
 from penstock import AsyncLimiter, Limiter, ManualClock
 from penstock.enforcer import Enforcer
 from penstock.middleware.gate import unless_server_error
-from penstock.middleware.grpc import AsyncRateLimitInterceptor, Call, GrpcRequest, RateLimitInterceptor, visit
+from penstock.middleware.grpc import AsyncRateLimitInterceptor, GrpcCall, GrpcRequest, RateLimitInterceptor, visit
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
 from tests.rig.processes import wait_until
@@ -243,14 +243,14 @@ class _Context:
     ],
 )
 def test_how_grpc_writes_addresses(peer: str | None, address: str | None) -> None:
-    assert GrpcRequest(Call("/shop.Orders/Get", (), _Context(peer)), {}).peer() == address
+    assert GrpcRequest(GrpcCall("/shop.Orders/Get", (), _Context(peer)), {}).peer() == address
 
 
 def test_the_user_is_whom_a_certificate_names_and_bytes_are_no_header() -> None:
     metadata: list[tuple[str, str | bytes]] = [("x-api-key", "k"), ("trace-bin", b"\x00")]
-    request = GrpcRequest(Call("/shop.Orders/Get", metadata, _Context(None, [b"ann"])), {})
+    request = GrpcRequest(GrpcCall("/shop.Orders/Get", metadata, _Context(None, [b"ann"])), {})
     assert (request.user(), request.header("x-api-key"), request.header("trace-bin")) == ("ann", "k", None)
-    assert GrpcRequest(Call("/shop.Orders/Get", (), _Context(None)), {}).user() is None
+    assert GrpcRequest(GrpcCall("/shop.Orders/Get", (), _Context(None)), {}).user() is None
 
 
 # ---------------------------------------------------------------- asyncio
