@@ -1,9 +1,9 @@
-"""Clocks: the only place in Penstock that looks at the time.
+"""Clocks: the only module of Penstock that reads the time.
 
-A clock tells the time, spelled as in the standard library: `time_ns()`, nanoseconds since the Unix epoch; and it
-waits, because whoever makes time pass must be asked to let it pass. Everything inside Penstock counts whole
-microseconds since the epoch (`Micros`); whoever holds a clock divides by 1,000. The system clock hands out the
-interpreter's own C function, so reading the time costs no Python call.
+A clock reads the time by `time_ns()`, nanoseconds since the Unix epoch, as the standard library does. It also waits, so
+that waiting on a manual clock needs no real time. All other modules count whole microseconds since the epoch
+(`Micros`), so they divide the reading by 1,000. `SystemClock.time_ns` is the interpreter's own C function: reading the
+time costs no Python call.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Micros: TypeAlias = int
 SECOND: Micros = 1_000_000
 
 monotonic = time.monotonic
-"""Seconds that never go back, for the deadlines of sockets, which no test moves by hand."""
+"""Seconds that never go back, for the deadlines of sockets, which no test controls."""
 
 
 class Clock(Protocol):
-    """Where a store and a limiter learn what time it is."""
+    """What stores and limiters read the time from, and wait on."""
 
     def time_ns(self) -> int:
-        """Nanoseconds since the Unix epoch."""
+        """Return nanoseconds since the Unix epoch."""
 
     def wait(self, woken: threading.Event, micros: Micros) -> None:
-        """Return after `micros`, or as soon as somebody sets `woken`."""
+        """Return after `micros`, or as soon as `woken` is set."""
 
     async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
-        """The same for asyncio."""
+        """Do the same on an event loop."""
 
 
 class SystemClock:
@@ -53,13 +53,13 @@ class SystemClock:
 
 
 class SteadyClock(SystemClock):
-    """Counts from some instant or other and is never set: for spans of time, where nothing is compared with others."""
+    """A clock that is never set back, for measuring spans. It counts from an arbitrary instant."""
 
     time_ns = staticmethod(time.monotonic_ns)
 
 
 class ManualClock:
-    """A clock that moves only when told to, for tests that never sleep. Who waits by it moves it, and waits no longer.
+    """A clock that moves only when it is moved, for tests that never sleep. Waiting on it moves it at once.
 
     >>> clock = ManualClock()
     >>> clock.advance(1.5)
@@ -78,14 +78,14 @@ class ManualClock:
     async def wait_async(self, woken: asyncio.Event, micros: Micros) -> None:
         if not woken.is_set():
             self.micros += micros
-        await asyncio.sleep(0)  # as any wait does, let others run
+        await asyncio.sleep(0)  # let other tasks run, as any wait does
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Move the clock forward by `seconds`."""
         self.micros += _micros("advance", seconds, "; use set() to step the clock back")
 
     def set(self, seconds: float) -> None:
-        """Step the clock, forwards or backwards, to `seconds` since the Unix epoch."""
+        """Set the clock, forwards or backwards, to `seconds` since the Unix epoch."""
         self.micros = _micros("set", seconds)
 
 

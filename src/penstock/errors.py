@@ -1,21 +1,21 @@
-"""Every exception Penstock raises.
+"""Every exception that Penstock raises.
 
     PenstockError
-    ├── InvalidInput (ValueError)      the caller's fault: nothing was decided, nothing changed
-    │   ├── InvalidQuota               a quota that cannot be read, or cannot be kept
+    ├── InvalidInput (ValueError)      the caller's mistake: nothing was decided, nothing changed
+    │   ├── InvalidQuota               a quota that cannot be read, or cannot be enforced
     │   ├── InvalidKey                 a key that is empty, too long, or not text
     │   ├── InvalidCost                a cost that is not a whole number in range
     │   │   └── CostExceedsLimit       a cost that can never fit: waiting would not help
     │   ├── InvalidRequest             asks that contradict each other
-    │   ├── InvalidReceipt             something to give back that was never charged
+    │   ├── InvalidReceipt             a refund of something that was never charged
     │   ├── InvalidOption              a setting that is unknown or out of range
-    │   └── InvalidRules               rules that cannot be read, or contradict each other: all faults at once
-    ├── RateLimited                    raised only by helpers whose name or documentation says so
+    │   └── InvalidRules               rules that cannot be read, or contradict each other; lists all mistakes
+    ├── RateLimited                    a refusal, raised only by helpers whose documentation says so
     └── StoreError                     the store could not answer
 
-A refusal is an answer, so it is a value (`Verdict`), not an exception.
+Most calls return a refusal as a value (`Verdict`), because a refusal is an ordinary answer.
 
-Messages name the thing, the value and what was expected. Keys are identities, so no message ever quotes one.
+A message names the thing, the value and what was expected. Keys are identities, so no message quotes one.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 
 
 def shown(value: object) -> str:
-    """`value` as messages quote it: never long, and never failing, as printing an integer of 5,000 digits would."""
+    """Return `value` as messages quote it: short, and never raising, as printing an integer of 5,000 digits would."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return f"{'-' if value < 0 else ''}10^30 or more"
     try:
         text = repr(value)
-    except Exception:  # it holds such an integer, or cannot be printed at all
+    except Exception:  # the value holds such an integer, or has a broken __repr__
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def fault(error: BaseException) -> str:
-    """A fault of our own as logs tell it: its kind and its place, not what it says, which may quote a key."""
+    """Return the type and traceback of an internal error for logs, without its message, which may quote a key."""
     return f"{type(error).__name__}\n{''.join(format_tb(error.__traceback__))}"
 
 
 class PenstockError(Exception):
-    """The root of all errors raised on purpose by Penstock."""
+    """The base of all errors that Penstock raises on purpose."""
 
 
 class InvalidInput(PenstockError, ValueError):
-    """The caller passed something that has no meaning."""
+    """An argument that is not valid."""
 
 
 class InvalidQuota(InvalidInput):
-    """A quota that cannot be read or cannot be kept exactly."""
+    """A quota that cannot be read, or cannot be enforced exactly."""
 
 
 class InvalidKey(InvalidInput):
@@ -65,7 +65,7 @@ class InvalidCost(InvalidInput):
 
 
 class CostExceedsLimit(InvalidCost):
-    """A cost that can never be admitted, however long the caller waits: `cost` units where at most `most` could be."""
+    """A cost that can never be admitted, however long the caller waits: `cost` units, where at most `most` fit."""
 
     def __init__(self, message: str, cost: int = 0, most: int = 0) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class InvalidRequest(InvalidInput):
 
 
 class InvalidReceipt(InvalidInput):
-    """There is nothing that this receipt or verdict could give back."""
+    """A receipt or verdict that charged nothing that could be refunded."""
 
 
 class InvalidOption(InvalidInput):
@@ -86,9 +86,9 @@ class InvalidOption(InvalidInput):
 
 
 class Fault(NamedTuple):
-    """One mistake in a file: where it is, what stands there, what is wrong with it, and what was expected.
+    """One mistake in a file: its place, the value there, the problem, and what was expected.
 
-    `line` is 0 where the whole file is meant; `path`, `value` and `problem` are empty where there is nothing to say.
+    `line` is 0 for a mistake of the whole file. `path`, `value` and `problem` may be empty.
     """
 
     file: str
@@ -105,7 +105,7 @@ class Fault(NamedTuple):
 
 
 class InvalidRules(InvalidInput):
-    """Rules that cannot be read, or contradict each other; `faults` lists everything that is wrong, a line each."""
+    """Rules that cannot be read, or contradict each other; `faults` lists all mistakes, one a line."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
@@ -116,7 +116,7 @@ class InvalidRules(InvalidInput):
 
 
 class RateLimited(PenstockError):
-    """The request was refused; `verdict` says by what and for how long."""
+    """The request was refused; `verdict` says by which quota, and when to retry."""
 
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -130,8 +130,8 @@ class RateLimited(PenstockError):
 class StoreError(PenstockError):
     """The store could not answer.
 
-    `transient` tells whether the same call may succeed later; `charged` whether it may have taken effect all the same:
-    "no" or "unknown".
+    `transient`: whether a retry may succeed. `charged`: whether the call may have taken effect all the same, "no" or
+    "unknown".
     """
 
     def __init__(self, message: str, *, transient: bool, charged: str = "no") -> None:
@@ -140,7 +140,7 @@ class StoreError(PenstockError):
         self.charged = charged
 
     def to_raise(self, charged: str) -> StoreError:
-        """A copy for one caller: raised again and again, an error would collect the frames of all who met it."""
+        """Return a copy for one caller, because an error that is raised repeatedly collects traceback frames."""
         return StoreError(str(self), transient=self.transient, charged=charged)
 
     def __reduce__(self) -> tuple[object, tuple[str, bool, str]]:

@@ -1,7 +1,8 @@
-"""What happened, as plain records, and the hook that is told of it.
+"""Events as plain records, and the hook that receives them.
 
-A hook is any function of one argument. It is told in the middle of a decision, in whichever thread or event loop makes
-it, so it should be quick: count, append, pass on. What it raises is logged, now and then, and goes no further.
+A hook is any function of one argument. It is called in the middle of a decision, in the thread or event loop that makes
+it, so it should be quick: count, append, pass on. Exceptions that it raises are logged, at most once in ten seconds for
+each kind of event, and have no other effect.
 
     def hook(event):
         if isinstance(event, BreakerChanged):
@@ -20,18 +21,18 @@ from penstock.clock import monotonic
 log = logging.getLogger("penstock.events")
 
 LOG_EVERY = 10.0
-"""Seconds between two complaints about hooks that fail, on one kind of event."""
+"""Seconds between two log lines about hooks that fail on one kind of event."""
 
 
 class Hook(Protocol):
-    """Whoever wants to know what happened."""
+    """A receiver of events."""
 
     def __call__(self, event: Any, /) -> None:
-        """Told of one event, a record of this module."""
+        """Receive one event, a record of this module."""
 
 
 class BreakerChanged(NamedTuple):
-    """The breaker of a server changed from one state to another: "closed", "open", "half-open"."""
+    """The circuit breaker of a server changed its state: "closed", "open" or "half-open"."""
 
     place: str
     was: str
@@ -40,7 +41,7 @@ class BreakerChanged(NamedTuple):
 
 
 class Degraded(NamedTuple):
-    """Operations that the store did not answer, and how they were answered: "local", "open" or "closed"."""
+    """Operations that were answered without the store: `answers` of them, by "local", "open" or "closed"."""
 
     source: str
     answers: int
@@ -48,14 +49,14 @@ class Degraded(NamedTuple):
 
 
 class LayerFailed(NamedTuple):
-    """A fault of Penstock's own: what failed, with which kind of error. Requests were answered all the same."""
+    """An internal error: the component, and the type of the error. Requests were answered all the same."""
 
     what: str
     error: str
 
 
 class Shedding(NamedTuple):
-    """A shedder sheds more or less than before: its levels, the pressure it saw, and the signal that said so."""
+    """A shedder changed its level; `pressure` and `why` are the pressure and the signal that caused it."""
 
     was: int
     level: int
@@ -64,30 +65,31 @@ class Shedding(NamedTuple):
 
 
 class LimitScaled(NamedTuple):
-    """A limit was scaled: the quota that held before, and the one that holds now, as text."""
+    """A limit was scaled: the previous quota and the current one, as text."""
 
     was: str
     quota: str
 
 
 class SignalFailed(NamedTuple):
-    """A signal raised, or returned what is no pressure, and so counts as none. Told once, until it works again."""
+    """Reading a signal failed, so it counts as no pressure. Sent once, until the signal works again."""
 
     signal: str
     error: str
 
 
 class RulesLoaded(NamedTuple):
-    """The rules of a file are in force; `version` names its content."""
+    """The rules of a file came into force; `version` identifies its content."""
 
     file: str
     version: str
 
 
 class RulesRefused(NamedTuple):
-    """A file of rules cannot be used, and the rules before it stay in force.
+    """A file of rules was refused, and the previous rules stay in force.
 
-    `why` is the first of so many `faults`; `version` names the content, and is empty if it could not be read.
+    `faults` is the number of mistakes, `why` the first of them. `version` identifies the content; it is empty if the
+    file could not be read.
     """
 
     file: str
@@ -97,14 +99,14 @@ class RulesRefused(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A request that rules decided on; one event for each.
+    """A request that was decided by rules.
 
-    - `rule`: the id of the rule that refused, or else of the tightest; empty if none applies.
+    - `rule`: the id of the rule that refused, or else of the tightest; empty if no rule applies.
     - `outcome`: "allowed" or "refused"; `reason`, if refused: "rate", "too_close" (a min_interval), "concurrency",
       "shed", "blocked", or "degraded" (the store could not answer, and the rule is closed then).
     - `would_refuse`: the ids of rules in shadow mode that would have refused.
-    - `source`: who answered, "store" or what stood in for it; `version`: of the rules.
-    - `algorithm`: of the quota that refused, or else is the tightest; empty if no counter was asked.
+    - `source`: what answered, "store" or a substitute for it; `version`: the version of the rules.
+    - `algorithm`: that of the quota that refused, or else of the tightest; empty if no counter was asked.
     """
 
     rule: str
@@ -118,11 +120,11 @@ class Decided(NamedTuple):
 
 
 def nobody(event: Any) -> None:
-    """The hook of those who do not want to know."""
+    """Ignore an event: the default hook."""
 
 
 def tell(hook: Hook, event: Any) -> None:
-    """Tell `hook` of an event, whatever it thinks of it."""
+    """Call `hook` with an event, and log what it raises."""
     try:
         hook(event)
     except Exception:

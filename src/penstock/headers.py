@@ -1,37 +1,39 @@
-"""What clients are told: from a `Verdict` to response headers, and to the body of a refusal. Pure; it reads no clock.
+"""Response headers and the body of a refusal, made from a `Verdict`. Pure; it reads no clock.
 
-Dialects, one or several:
+Dialects, of which a writer may write several:
 
     ietf        RateLimit-Policy: "100-per-minute";q=100;w=60       draft-ietf-httpapi-ratelimit-headers-08 to -11
                 RateLimit: "100-per-minute";r=50;t=30
     draft6      RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset in seconds
     x-epoch     X-RateLimit-Limit, -Remaining, and -Reset as an instant, in seconds since the Unix epoch
     x-seconds   the same with -Reset in seconds from now
-    none        nothing that tells a capacity
+    none        no header that reveals a capacity
 
-Whatever the dialect, a refusal carries `Retry-After`, in whole seconds, rounded up and at least 1: who obeys it passes
-if nobody else came. And `Cache-Control: no-store`, because a 429 must not be cached (RFC 6585).
+In every dialect a refusal carries `Retry-After`, in whole seconds, rounded up and at least 1. A client that waits so
+long passes, unless other requests come first. It also carries `Cache-Control: no-store`, because a 429 must not be
+cached (RFC 6585).
 
-**Which policies.** `RateLimit` lists all that `RateLimit-Policy` lists. The draft lets a server leave out all but the
-one closest to exhaustion, but the smallest share left is not always what stops a client first. A triple has room for
-one: the refused policy with the longest wait, else the smallest share left. Advisory decisions are never shown.
+**Which policies.** `RateLimit` lists the same policies as `RateLimit-Policy`. The draft lets a server leave out all but
+the one closest to exhaustion, but the policy with the smallest share left is not always the first to refuse. The other
+dialects have room for one policy: the refused one with the longest wait, else the one with the smallest share left.
+Advisory decisions are never shown.
 
-**q and w** are the rate that can be kept up: `w` is the period, or the time in which a larger burst refills, rounded up
-to whole seconds; `q` is scaled alike and rounded down, so it is never more than what is enforced nor less than `r`.
+**q and w** state the sustained rate. `w` is the period, or the time in which a larger burst refills, rounded up to
+whole seconds. `q` is scaled alike and rounded down, so it never exceeds what is enforced and is never below `r`.
 
-**t** is the time until more is available. Where the policy admits, it is at least so long that r/t does not exceed q/w,
+**t** is the time until more is available. If the policy admits, `t` is at least so long that r/t does not exceed q/w,
 because clients spread `r` over `t` (section 8.5 of draft-11). **Reset** is when the window ends or the bucket is full;
-on a refusal it is when the same request passes, as `Retry-After`, so that a client may follow either.
+on a refusal it equals `Retry-After`, so that a client may follow either.
 
-**Calendar periods** have no `w`, since their length varies, and **concurrency** has none because places are not
-counted by time; the latter says `qu="concurrent-requests"` instead.
+**Calendar periods** have no `w`, because their length varies. **concurrency** has none, because places are not counted
+by time; it says `qu="concurrent-requests"` instead.
 
-**Degraded answers.** Where everybody passed or nobody did because the store was gone (`Verdict.source` is "open" or
-"closed"), nothing is known of any policy, and none is listed. A refusal is then no 429 but a 503: not "you asked too
-much" but "ask again later". An answer of this host alone ("local") tells its own share of what is left.
+**Degraded answers.** While the store is gone and all requests are admitted or refused alike (`Verdict.source` is "open"
+or "closed"), the state of no policy is known, so none is listed. Such a refusal is a 503 and no 429, because the client
+did nothing wrong. An answer of this host alone ("local") shows this host's share of what is left.
 
 **min_interval** of less than a second is not listed: rounded up it would say `r=0;t=1` after every admission and slow
-clients down beyond what is asked. A longer one is listed, but in a triple only where no other policy could be.
+clients down more than the limit does. A longer one is listed, but chosen as the one policy only if there is no other.
 """
 
 from __future__ import annotations
@@ -57,18 +59,18 @@ Header: TypeAlias = tuple[str, str]
 
 
 class _Policy(NamedTuple):
-    """How clients see the quota of the ask at `position`."""
+    """The quota of the ask at `position`, as clients see it."""
 
     position: int
     name: str
     q: int
     w: int | None
-    limit: int  # for dialects that tell no window
+    limit: int  # for dialects without a window
     quota: Quota
 
 
 class _Shown(NamedTuple):
-    """All that clients may see of requests with the same quotas."""
+    """What clients may see of requests with the same quotas."""
 
     named: tuple[_Policy, ...]  # in a refusal's body
     listed: tuple[_Policy, ...]  # in headers
@@ -76,15 +78,15 @@ class _Shown(NamedTuple):
 
 
 Write: TypeAlias = Callable[[_Shown, Sequence[Decision], Micros], list[Header]]
-"""One dialect: from what is shown, the decisions in the order asked, and the wait (0 if admitted)."""
+"""Writes one dialect, from the policies, the decisions in the order asked, and the wait (0 if admitted)."""
 
 
 class HeaderWriter:
     """Writes the headers of every response, and the body of refusals.
 
-    - `dialect`: one of `DIALECTS`, or several. A writer with `"none"` is for parties that are not trusted with your
-      capacity: they get `Retry-After` and nothing else, and a body that names no policy.
-    - `hidden`: names of quotas that no client shall see, such as those against abuse. They refuse all the same.
+    - `dialect`: one of `DIALECTS`, or several. A writer with `"none"` is for clients that must not learn capacities:
+      they get `Retry-After` alone, and a body that names no policy.
+    - `hidden`: names of quotas that are not shown to clients, such as those against abuse. They refuse all the same.
 
     >>> writer = HeaderWriter("ietf", hidden=["login-abuse"])
     """
@@ -95,7 +97,7 @@ class HeaderWriter:
         self._remembered: dict[object, _Shown] = {}
 
     def headers(self, verdict: Verdict) -> list[Header]:
-        """The headers to add to the response, whether admitted or refused."""
+        """Return the headers to add to the response, admitted or refused."""
         wait = 0 if verdict[0][0] else _wait(verdict)
         headers: list[Header] = []
         if self._writes and (len(verdict) < 8 or verdict.source == "local"):
@@ -109,9 +111,9 @@ class HeaderWriter:
         return headers
 
     def problem(self, verdict: Verdict) -> dict[str, object]:
-        """The problem details (RFC 9457) of a refusal: which policies refused, and when to come back."""
+        """Return the problem details (RFC 9457) of a refusal: which policies refused, and when to retry."""
         if verdict:
-            raise InvalidInput("problem of a verdict that was allowed: expected a refusal")
+            raise InvalidInput("problem of an admitted verdict: expected a refusal")
         if status_of(verdict) == UNAVAILABLE:
             return {
                 "type": "about:blank",
@@ -132,11 +134,11 @@ class HeaderWriter:
         return problem | {"violated-policies": violated} if violated else problem
 
     def body(self, verdict: Verdict) -> bytes:
-        """The problem as the body of a response; its content type is `PROBLEM_JSON`."""
+        """Return the problem as a response body; its content type is `PROBLEM_JSON`."""
         return json.dumps(self.problem(verdict)).encode("ascii")
 
     def _shown(self, verdict: Verdict) -> _Shown:
-        """What may be seen of a request with these quotas; remembered."""
+        """Return what clients may see of a request with these quotas, from a cache."""
         several = verdict[5]
         request = tuple([(decision[3], decision[5]) for decision in several]) if several else verdict[3]
         shown = self._remembered.get(request)
@@ -159,7 +161,7 @@ class HeaderWriter:
 
 
 def status_of(verdict: Verdict) -> int:
-    """The status of the response: 429 for who asked too much, 503 where that could not be decided, 200 otherwise."""
+    """Return the status of the response: 429 if a limit was exceeded, 503 if that could not be decided, else 200."""
     if verdict[0][0]:
         return OK
     return UNAVAILABLE if verdict.source == "closed" else TOO_MANY
@@ -171,7 +173,7 @@ def _in_seconds(refusal: Verdict) -> str:
 
 
 def _wait(refusal: Verdict) -> Micros:
-    """How long a refused client has to wait; never 0."""
+    """Return how long a refused client has to wait; never 0."""
     return max(refusal.retry_after_us, refusal.more_after_us, 1)
 
 
@@ -195,7 +197,7 @@ def _policy(position: int, name: str, quota: Quota) -> _Policy:
 
 
 def _name(quota: Quota) -> str:
-    """The quota's own name, or one made of its amounts."""
+    """Return the quota's own name, or one made from its amounts."""
     period = quota.calendar.unit if quota.calendar else quota_text.write_period(quota.period_us).replace(" ", "-")
     if quota.algorithm == MIN_INTERVAL:
         return f"{quota.name}-min-interval" if quota.name else f"min-interval-{period}"
@@ -208,14 +210,14 @@ def _name(quota: Quota) -> str:
 
 
 def _unique(name: str, taken: Collection[str]) -> str:
-    """`name`, numbered if an earlier ask of the request has it: the same quota of two keys, or two of one name."""
+    """Return `name`, numbered if an earlier ask of the request has it: one quota of two keys, or two equal names."""
     numbered, number = name, 2
     while numbered in taken:
         numbered, number = f"{name}-{number}", number + 1
     return numbered
 
 
-# Below, decisions are read by position, which is what a hot path can afford: [0] is the answer, [1] the instant.
+# The functions below read decisions by position, for speed: [0] is the answer, [1] the instant.
 
 
 def _write_ietf(shown: _Shown, decisions: Sequence[Decision], wait: Micros) -> list[Header]:
@@ -237,7 +239,7 @@ def _write_triple(prefix: str, *, epoch: bool) -> Write:
         decision = decisions[policy.position]
         _, left, _, reset_after, _, _, _ = decision[0]
         until = wait or reset_after
-        if epoch:  # the instant is rounded, not the time until then: all answers of one window name the same one
+        if epoch:  # round the instant and not the wait, so that all answers of one window state the same instant
             until += decision[1]
         return [(limit, str(policy.limit)), (remaining, str(left)), (reset, str(-(-until // SECOND)))]
 
@@ -245,7 +247,7 @@ def _write_triple(prefix: str, *, epoch: bool) -> Write:
 
 
 def _foremost(policies: tuple[_Policy, ...], decisions: Sequence[Decision]) -> _Policy:
-    """The one policy to tell if there is room for one."""
+    """Return the policy to show in a dialect with room for one."""
     refused = [policy for policy in policies if not decisions[policy.position]]
     if refused:
         return max(refused, key=lambda policy: decisions[policy.position].retry_after_us)

@@ -168,13 +168,13 @@ def test_copies_and_pickles_are_the_same_object() -> None:
         ("10/day calendar UTC queue 5", "queue 5: calendar has no queue (expected leaky_bucket)"),
         (
             "10/day calendar UTC ttl 5s",
-            'ttl: only places that are held have one (expected e.g. "5 concurrent ttl 30s")',
+            'ttl: only concurrency limits have one (expected e.g. "5 concurrent ttl 30s")',
         ),
         (
             "10/day calendar UTC gcra",
             (
                 "quota \"10/day calendar UTC gcra\": unexpected 'gcra' at column 21 "
-                "(expected no algorithm here: the quota has one of its own)"
+                "(expected no algorithm: this kind of quota implies one)"
             ),
         ),
         ("0/day calendar UTC", "limit 0: expected 1 to 4294967296"),
@@ -199,7 +199,7 @@ def test_only_some_units_have_a_calendar(text: str, column: int) -> None:
 def test_the_calendar_algorithm_needs_a_calendar() -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota(10, 60, "calendar")
-    assert str(caught.value) == "algorithm 'calendar': calendar periods have an algorithm of their own (expected none)"
+    assert str(caught.value) == "algorithm 'calendar': calendar periods have their own algorithm (expected none)"
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ def test_the_body_is_the_problem_as_ascii_json(limiter: Limiter) -> None:
 def test_there_is_no_problem_with_an_admitted_request(limiter: Limiter) -> None:
     with pytest.raises(InvalidInput) as caught:
         HeaderWriter().problem(limiter.acquire("alice", "3/minute"))
-    assert str(caught.value) == "problem of a verdict that was allowed: expected a refusal"
+    assert str(caught.value) == "problem of an admitted verdict: expected a refusal"
 
 
 # ---------------------------------------------------------------- memory

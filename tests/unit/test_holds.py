@@ -100,13 +100,13 @@ def test_places_can_be_made_from_numbers() -> None:
             "5 concurrent gcra",
             (
                 "quota \"5 concurrent gcra\": unexpected 'gcra' at column 14 "
-                "(expected no algorithm here: the quota has one of its own)"
+                "(expected no algorithm: this kind of quota implies one)"
             ),
         ),
         ("5 concurrent burst 2", "burst 2: concurrency has no burst (expected token_bucket or gcra)"),
         ("5 concurrent queue 2", "queue 2: concurrency has no queue (expected leaky_bucket)"),
-        ("5 concurrent count denied", "count denied: a place that was refused cannot be held (expected a rate)"),
-        ("5/minute ttl 3s", 'ttl: only places that are held have one (expected e.g. "5 concurrent ttl 30s")'),
+        ("5 concurrent count denied", "count denied: a refused place cannot be held (expected a rate)"),
+        ("5/minute ttl 3s", 'ttl: only concurrency limits have one (expected e.g. "5 concurrent ttl 30s")'),
         ("5 at once", 'quota "5 at once": unexpected \'at\' at column 3 (expected "/", "per" or "concurrent")'),
     ],
 )

@@ -166,11 +166,9 @@ def test_the_repr_of_a_quota_makes_it_again(quota: Quota) -> None:
 @pytest.mark.parametrize("field", ["limit", "period_us", "algorithm", "parts", "anything"])
 def test_a_quota_does_not_change(field: str) -> None:
     quota = Quota(5, 60)
-    with pytest.raises(
-        AttributeError, match=f"^a Quota does not change; make another one instead of setting '{field}'$"
-    ):
+    with pytest.raises(AttributeError, match=f"^a Quota is immutable; make another one instead of setting '{field}'$"):
         setattr(quota, field, 6)
-    with pytest.raises(AttributeError, match=f"^a Quota does not change; cannot delete '{field}'$"):
+    with pytest.raises(AttributeError, match=f"^a Quota is immutable; cannot delete '{field}'$"):
         delattr(quota, field)
     assert (quota.limit, quota.period) == (5, 60)
 

@@ -87,7 +87,7 @@ FAULTS = {
     "5/minute gcra token_bucket": (
         "repeated 'token_bucket' at column 15 (expected each option, and one algorithm, at most once)"
     ),
-    "min_interval 1s gcra": "unexpected 'gcra' at column 17 (expected no algorithm here: the quota has one of its own)",
+    "min_interval 1s gcra": "unexpected 'gcra' at column 17 (expected no algorithm: this kind of quota implies one)",
     "5/s burst 6 burst 6": "repeated 'burst' at column 13 (expected each option, and one algorithm, at most once)",
     "5/s penalty 1s Penalty 2s": (
         "repeated 'Penalty' at column 16 (expected each option, and one algorithm, at most once)"

@@ -1,11 +1,11 @@
 """Quota: how much is allowed, in which time, by which algorithm.
 
-A quota is a value: immutable, and readable as text both ways. It is checked when it is made, so nobody further down has
-to: what exists can be enforced exactly. Numbers are whole units and whole microseconds inside; the constructor and the
-properties without `_us` speak seconds.
+A quota is an immutable value that can be read from text and written as text. It is checked when it is made, so every
+quota that exists can be enforced exactly. Inside, numbers are whole units and whole microseconds; the constructor and
+the properties without `_us` use seconds.
 
-Two quotas that say the same are the same object. So they compare and hash as fast as objects can, which every decision
-does at least once to find what was prepared for its quota.
+Equal quotas are one object. So they compare and hash by identity, which is fast; every decision does so at least once
+to find what was prepared for its quota.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from penstock.quota import text as quota_text
 from penstock.quota.periods import CalendarPeriod
 
 RATES = ("fixed_window", "sliding_window", "rolling_window", "token_bucket", "gcra")
-"""Algorithms that answer yes or no."""
+"""Algorithms that admit or refuse at once."""
 
 ALGORITHMS = (*RATES, "leaky_bucket")
-"""What a quota may name; the others follow from what it says."""
+"""Algorithms that a quota may name; the others are implied by the kind of quota."""
 
 DEFAULT_ALGORITHM = "sliding_window"
 CALENDAR = "calendar"
@@ -33,7 +33,7 @@ CONCURRENCY = "concurrency"
 MIN_INTERVAL = "min_interval"
 BUCKETS = ("token_bucket", "gcra")
 DRAINING = (*BUCKETS, "leaky_bucket")
-"""What is owed and paid back by time, and can never be more than all of it."""
+"""Buckets: algorithms whose charges drain with time."""
 FLAT = (MIN_INTERVAL, CONCURRENCY)
 DEFAULT_TTL = 60.0
 
@@ -48,8 +48,8 @@ Identity: TypeAlias = tuple[str, Micros | CalendarPeriod, bool, str]
 class Quota:
     """`Quota(100, 60)` is 100 units a minute; `Quota.parse("100/minute")` is the same.
 
-    - `limit`: units per period, 1 to 2^32. Where an entry is kept for each of them (`rolling_window`, `concurrency`) at
-      most 10,000.
+    - `limit`: units per period, 1 to 2^32. At most 10,000 for `rolling_window` and `concurrency`, which keep an entry
+      per admission.
     - `period`: seconds, from a microsecond to ten years; or a `CalendarPeriod`; for `concurrency` how long a place may
       be held without renewal.
     - `algorithm`: one of `ALGORITHMS`, or `concurrency`; by default `sliding_window`, or what `burst`, `queue` and
@@ -57,10 +57,10 @@ class Quota:
     - `burst`: what a token bucket or GCRA holds when full; by default `limit`.
     - `queue`: how many units may wait in a leaky bucket; by default `limit`.
     - `min_interval`: seconds that must lie between two admissions.
-    - `penalty`: seconds for which a key is shut out once this quota refused it.
-    - `count_denied`: charge what this quota refuses as well.
-    - `name`: keeps counters of equal quotas apart, and names the policy to clients. Names are for policies, of which
-      there are few, and not for clients: those are keys.
+    - `penalty`: seconds for which a key is shut out after this quota refused it.
+    - `count_denied`: charge refused requests as well.
+    - `name`: keeps counters of equal quotas apart, and names the policy to clients. A name stands for a policy, not for
+      a client: clients are told apart by keys.
     """
 
     __slots__ = (
@@ -92,11 +92,11 @@ class Quota:
     penalty_us: Micros | None
     count_denied: bool
     name: str
-    capacity: int  # the most that one request can ever cost
-    flat: bool  # whether a request charges 1, whatever its cost
+    capacity: int  # the highest cost that can ever be admitted
+    flat: bool  # whether each request charges 1, whatever its cost
     horizon_us: Micros  # how long a charge can matter
-    identity: Identity  # what tells counters of one key apart; amounts are not in it, so changing them keeps the count
-    parts: tuple[Quota, ...]  # the counters to ask: this quota, and its min_interval as a quota of its own
+    identity: Identity  # tells the counters of a key apart; without amounts, so that changing them keeps the count
+    parts: tuple[Quota, ...]  # the counters to ask: this quota, and its min_interval as a separate quota
 
     def __new__(
         cls,
@@ -125,7 +125,7 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> Quota:
-        """The one quota that `text` says, e.g. `"10/second burst 20"`; see `penstock.quota.text` for the grammar."""
+        """Read one quota, such as `"10/second burst 20"`; see `penstock.quota.text` for the grammar."""
         quotas = cls.parse_all(text)
         if len(quotas) != 1:
             raise InvalidQuota(f'quota "{text}": {len(quotas)} quotas (expected one; Quota.parse_all reads several)')
@@ -133,36 +133,25 @@ class Quota:
 
     @classmethod
     def parse_all(cls, text: str) -> tuple[Quota, ...]:
-        """All quotas in `text`, separated by `;` or `,`."""
+        """Read all quotas in `text`, separated by `;` or `,`."""
         return tuple(cls._read(fields) for fields in quota_text.read(text, ALGORITHMS))
 
     @classmethod
     def _read(cls, fields: quota_text.QuotaFields) -> Quota:
-        period: Micros | CalendarPeriod
-        if "calendar_unit" in fields:
-            zone, first = fields.get("calendar_zone", "UTC"), fields.get("calendar_first", 1)
-            period = CalendarPeriod(fields["calendar_unit"], zone, first)
-        elif fields.get("algorithm") == CONCURRENCY:
-            period = fields.get("ttl_us", _micros("ttl", DEFAULT_TTL))
-        else:
-            period = fields["period_us"]
-        if "ttl_us" in fields and fields.get("algorithm") != CONCURRENCY:
-            raise InvalidQuota('ttl: only places that are held have one (expected e.g. "5 concurrent ttl 30s")')
-        return cls._of(
-            fields["limit"],
-            period,
-            fields.get("algorithm"),
-            burst=fields.get("burst"),
-            queue=fields.get("queue"),
-            min_interval_us=fields.get("min_interval_us"),
-            penalty_us=fields.get("penalty_us"),
-            count_denied=fields.get("count_denied", False),
-            name=fields.get("name", ""),
-        )
+        rest: dict[str, Any] = dict(fields)
+        ttl, period = rest.pop("ttl_us", None), rest.pop("period_us", None)
+        calendar = {one: rest.pop(f"calendar_{one}") for one in CalendarPeriod._fields if f"calendar_{one}" in rest}
+        if calendar:
+            period = CalendarPeriod(**calendar)
+        elif rest.get("algorithm") == CONCURRENCY:
+            period, ttl = _micros("ttl", DEFAULT_TTL) if ttl is None else ttl, None
+        if ttl is not None:
+            raise InvalidQuota('ttl: only concurrency limits have one (expected e.g. "5 concurrent ttl 30s")')
+        return cls._of(period=period, **rest)
 
     @property
     def period(self) -> float:
-        """Seconds in one period, at most; how long a place may be held."""
+        """The length of a period in seconds, at most; for `concurrency` how long a place may be held."""
         return self.period_us / SECOND
 
     @property
@@ -195,10 +184,10 @@ class Quota:
         return f"Quota.parse({str(self)!r})"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a Quota does not change; make another one instead of setting {name!r}")
+        raise AttributeError(f"a Quota is immutable; make another one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a Quota does not change; cannot delete {name!r}")
+        raise AttributeError(f"a Quota is immutable; cannot delete {name!r}")
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (Quota.parse, (str(self),))
@@ -230,7 +219,7 @@ class Quota:
         count_denied: bool = False,
         name: str = "",
     ) -> Self:
-        """The quota that says this, checked; all times in microseconds."""
+        """Return the quota with these fields, checked; all times in microseconds."""
         calendar = period.checked() if isinstance(period, CalendarPeriod) else None
         algorithm = _algorithm(algorithm or _implied(calendar, burst, queue), calendar)
         what = "ttl" if algorithm == CONCURRENCY else "period"
@@ -310,7 +299,7 @@ class Quota:
 
 _all_quotas: WeakValueDictionary[tuple[object, ...], Quota] = WeakValueDictionary()
 _making = Lock()
-if hasattr(os, "register_at_fork"):  # a fork copies locks as they are: nobody else may hold this one meanwhile
+if hasattr(os, "register_at_fork"):  # a fork copies locks as they are, so no other thread may hold this one meanwhile
     os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
@@ -338,7 +327,7 @@ def _units(what: str, units: int, most: int) -> int:
 
 
 def _implied(calendar: CalendarPeriod | None, burst: int | None, queue: int | None) -> str:
-    """The algorithm of a quota that does not name one."""
+    """Return the algorithm of a quota that does not name one."""
     if calendar is not None:
         return CALENDAR
     if queue is not None:
@@ -353,7 +342,7 @@ def _horizon(algorithm: str, period_us: Micros, capacity: int, limit: int) -> Mi
 
 
 def _most(algorithm: str) -> int:
-    """The largest limit: an interval admits one, and where every admission is an entry there is an end to them."""
+    """Return the largest limit: 1 for an interval, fewer for algorithms that keep an entry per admission."""
     if algorithm == MIN_INTERVAL:
         return 1
     return MAX_LOG if algorithm in LOGGED else MAX_LIMIT
@@ -363,9 +352,7 @@ def _algorithm(algorithm: str, calendar: CalendarPeriod | None) -> str:
     if algorithm not in (*ALGORITHMS, CALENDAR, *FLAT):
         raise InvalidQuota(f"algorithm {shown(algorithm)}: expected one of {', '.join((*ALGORITHMS, CONCURRENCY))}")
     if (algorithm == CALENDAR) != (calendar is not None):
-        raise InvalidQuota(
-            f"algorithm {shown(algorithm)}: calendar periods have an algorithm of their own (expected none)"
-        )
+        raise InvalidQuota(f"algorithm {shown(algorithm)}: calendar periods have their own algorithm (expected none)")
     return algorithm
 
 
@@ -396,7 +383,7 @@ def _count_denied(count_denied: bool, algorithm: str) -> bool:
     if not isinstance(count_denied, bool):
         raise InvalidQuota(f"count_denied {shown(count_denied)}: expected True or False")
     if count_denied and algorithm == CONCURRENCY:
-        raise InvalidQuota("count denied: a place that was refused cannot be held (expected a rate)")
+        raise InvalidQuota("count denied: a refused place cannot be held (expected a rate)")
     return count_denied
 
 

@@ -1,8 +1,8 @@
-"""Calendar periods: days, weeks, months and years as people in a time zone live them.
+"""Calendar periods: days, weeks, months and years of a time zone.
 
-A period begins at local midnight and ends where the next one begins, so the periods of a calendar leave no gap and
-never overlap, whatever daylight saving time does to their length. Where a clock change swallows midnight, the day
-begins with the change; where midnight comes twice, with the first.
+A period begins at local midnight and ends where the next one begins. So the periods of a calendar leave no gap and
+never overlap, although daylight saving time changes their length. If a clock change skips midnight, the day begins at
+the change; if midnight comes twice, at the first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MICROSECOND = timedelta(microseconds=1)
 class CalendarPeriod(NamedTuple):
     """A unit of the calendar in a time zone.
 
-    `first` says where it begins: for a week the weekday (1 is Monday), for a month the day (31 is the last day where a
-    month is shorter). Days and years begin where they do.
+    `first` is where it begins: for a week the weekday (1 is Monday), for a month the day (31 is the last day of shorter
+    months). For days and years it is 1.
     """
 
     unit: str
@@ -42,11 +42,11 @@ class CalendarPeriod(NamedTuple):
 
     @property
     def longest_us(self) -> Micros:
-        """An upper bound of its length, in microseconds."""
+        """The longest that such a period can be, in microseconds."""
         return LONGEST_DAYS[self.unit] * timedelta(days=1) // _MICROSECOND
 
     def checked(self) -> CalendarPeriod:
-        """The same period with its zone as the time zone database spells it, if there are such periods."""
+        """Check the fields, and return the period with its zone spelled as in the time zone database."""
         if self.unit not in CALENDAR_UNITS:
             raise InvalidQuota(f"calendar unit {shown(self.unit)}: expected one of {', '.join(CALENDAR_UNITS)}")
         most = {"week": 7, "month": 31}.get(self.unit, 1)
@@ -55,12 +55,12 @@ class CalendarPeriod(NamedTuple):
         return self._replace(zone=_zone(self.zone).key)
 
     def bounds(self, now: Micros) -> tuple[Micros, Micros]:
-        """The beginning and the end of the period that holds `now`."""
+        """Return the beginning and the end of the period that contains `now`."""
         zone = _zone(self.zone)
         today = (_EPOCH + timedelta(microseconds=now)).astimezone(zone).date()
         day = self._start(today)
         start, end = _midnight(day, zone), _midnight(self._next(day), zone)
-        while end <= now:  # after midnight the clocks went back to yesterday, which has ended all the same
+        while end <= now:  # after midnight the clocks went back to the day before, which has ended all the same
             day = self._next(day)
             start, end = end, _midnight(self._next(day), zone)
         return start, end
@@ -95,9 +95,9 @@ def _midnight(day: date, zone: ZoneInfo) -> Micros:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError, TypeError):  # what zoneinfo raises for names that are unknown or no names
+    except (KeyError, ValueError, OSError, TypeError):  # what zoneinfo raises for unknown and malformed names
         pass
-    for known in available_timezones():  # in another case, perhaps; slow, but only the first time a quota is read
+    for known in available_timezones():  # the case may differ; slow, but a quota is read once
         if known.casefold() == str(name).casefold():
             return ZoneInfo(known)
     raise InvalidQuota(

@@ -1,4 +1,4 @@
-"""Quotas as people write them: `"100/minute"`, `"10/second burst 20"`, and back.
+"""Reads quotas from text, such as `"100/minute"` or `"10/second burst 20"`, and writes their durations.
 
     text     = quota ((";" | ",") quota)*
     quota    = NUMBER ("/" | "per") [NUMBER] UNIT option*
@@ -8,8 +8,8 @@
              | "penalty" DURATION | "count" "denied" | "starts" WEEKDAY | "anchor" NUMBER | "name" WORD
     DURATION = NUMBER UNIT
 
-Case and spaces are free. Reading yields plain fields, which `Quota` checks: this module knows words, not meanings.
-Every error quotes the text, points at the word that is wrong, and lists what would have been right.
+Case and spaces do not matter. Reading yields plain fields, which `Quota` checks: this module knows the grammar and not
+the meaning. Every error quotes the text, points at the wrong word, and lists what was expected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPTIONS = ("burst", "queue", "ttl", "min_interval", "penalty", "count denied", "
 
 
 class QuotaFields(TypedDict, total=False):
-    """What a quota's text says, in whole units and microseconds; absent where it is silent."""
+    """The fields that a quota's text states, in whole units and microseconds."""
 
     limit: int
     period_us: Micros
@@ -81,7 +81,7 @@ _ZONE = re.compile(r"[^\s;,]+")
 
 
 def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
-    """The fields of every quota in `text`, in the order written."""
+    """Return the fields of every quota in `text`, in the order written."""
     if not isinstance(text, str):
         raise InvalidQuota(f'quota {shown(text)}: expected text such as "100/minute", not {type(text).__name__}')
     if len(text) > MAX_TEXT:
@@ -90,21 +90,21 @@ def read(text: str, algorithms: tuple[str, ...]) -> list[QuotaFields]:
 
 
 def read_duration(text: str) -> Micros:
-    """Microseconds in `"250ms"`, `"15 m"`."""
+    """Return the microseconds of a duration such as `"250ms"` or `"15 m"`."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise InvalidQuota(f'duration {shown(text)}: expected text such as "250ms"')
     return _QuotaReader(text, ()).duration()
 
 
 def write_period(micros: Micros) -> str:
-    """`"minute"`, `"5 minutes"`: the largest unit that divides."""
+    """Write a period in the largest unit that divides it: `"minute"`, `"5 minutes"`."""
     name = _largest_unit(micros)
     count = micros // UNITS[name]
     return name if count == 1 else f"{count} {name}s"
 
 
 def write_duration(micros: Micros) -> str:
-    """`"15m"`, `"250ms"`: the largest unit that divides."""
+    """Write a duration in the largest unit that divides it: `"15m"`, `"250ms"`."""
     name = _largest_unit(micros)
     return f"{micros // UNITS[name]}{SHORT[name]}"
 
@@ -114,7 +114,7 @@ def _largest_unit(micros: Micros) -> str:
 
 
 class _QuotaReader:
-    """One pass over the words of a text; `at` is the word being looked at."""
+    """Reads the words of a text in one pass; `at` is the index of the current word."""
 
     def __init__(self, text: str, algorithms: tuple[str, ...]) -> None:
         self.text = text
@@ -141,7 +141,7 @@ class _QuotaReader:
                 yield self._quota()
 
     def duration(self) -> Micros:
-        """A duration, and nothing behind it."""
+        """Read a duration; anything after it is an error."""
         micros = self._duration()
         if self._peek():
             self._fail("unexpected", "nothing more")
@@ -160,7 +160,7 @@ class _QuotaReader:
         return fields
 
     def _period(self, fields: QuotaFields) -> None:
-        """What follows the amount: a length of time, a unit of the calendar, or "concurrent"."""
+        """Read what follows the amount: a length of time, a unit of the calendar, or "concurrent"."""
         if self._peek() == "concurrent":
             self.at += 1
             fields["algorithm"] = "concurrency"
@@ -178,7 +178,7 @@ class _QuotaReader:
         fields["period_us"] = count * self._unit()
 
     def _zone(self) -> str:
-        """A time zone's name: all up to the next space, whatever signs are in it."""
+        """Read the name of a time zone: all characters up to the next space or separator."""
         found = cast("re.Match[str]", _ZONE.match(self.text, self.words[self.at].column - 1))
         while self.at < len(self.words) and self.words[self.at].column <= found.end():
             self.at += 1
@@ -188,7 +188,7 @@ class _QuotaReader:
         word = self._peek()
         if word in self.algorithms:
             if "calendar_unit" in fields or fields.get("algorithm") in ("concurrency", "min_interval"):
-                self._fail("unexpected", "no algorithm here: the quota has one of its own")
+                self._fail("unexpected", "no algorithm: this kind of quota implies one")
             self._once("algorithm", fields)
             fields["algorithm"] = word
         elif word in self.options:
@@ -222,7 +222,7 @@ class _QuotaReader:
         return self._number("a day of the month")
 
     def _once(self, field: str, fields: QuotaFields) -> None:
-        """Step over the option's word, which may stand only once in a quota."""
+        """Step over the word of an option, which may stand only once in a quota."""
         if field in fields:
             self._fail("repeated", "each option, and one algorithm, at most once")
         self.at += 1
