@@ -1,8 +1,8 @@
-"""The algorithms, as pure functions: state, cost and now in; state and decision out.
+"""The algorithms, as pure functions from state, cost and time to a decision and a new state.
 
-An algorithm is one module with one function, `bind(quota) -> Bound`. Binding does once what need not be done on every
-decision. To add an algorithm, write its module, list it here and in `penstock.quota.ALGORITHMS`; every store's
-conformance tests then demand it.
+An algorithm is a module with a function `bind(quota) -> Bound`, which does once what does not vary between decisions.
+To add an algorithm, write its module, list it here and in `penstock.quota.ALGORITHMS`. The conformance tests then
+require it of every store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BINDERS: Mapping[str, Callable[[Quota], Bound]] = {
 
 
 def bind(quota: Quota) -> Bound:
-    """The functions that enforce `quota` (one of `Quota.parts`) on one counter's state."""
+    """Return the functions that enforce `quota` (one of `Quota.parts`) on the state of a counter."""
     plain = BINDERS[quota.algorithm](quota)
     bound = counting_denied(plain) if quota.count_denied else plain
     return bound if quota.penalty_us is None else penalised(bound, plain, quota.penalty_us)

@@ -1,15 +1,14 @@
-"""The bucket behind token bucket, GCRA and leaky bucket: units are owed to it, and time pays them back.
+"""The bucket behind token bucket, GCRA and leaky bucket: charged units are owed to it, and time pays them back.
 
-State: (the instant at which nothing will be owed any more, in ticks; units per period). The rate stands beside the
-instant because what is owed must be told from it after a change of `limit`.
+State: (the instant at which nothing is owed any more, in ticks; units per period). The rate is part of the state
+because what is owed depends on it after a change of `limit`.
 
-A tick is the largest share of a microsecond in which everything is whole: with g = gcd(limit, period) a unit is
-period/g ticks and a microsecond pays back limit/g, so the rational interval period/limit never has to be rounded, and
-numbers stay small. Only a change of `limit`, and so of the tick, rounds what is owed up to the next whole one: less
-than a microsecond's worth.
+A tick is the largest fraction of a microsecond in which all amounts are whole. With g = gcd(limit, period), a unit is
+period/g ticks and a microsecond pays back limit/g. So the rational interval period/limit is never rounded, and numbers
+stay small. Only a change of `limit`, and so of the tick, rounds what is owed up, by less than a microsecond's worth.
 
-While time runs backwards the instant comes no nearer: more is owed, never less. More than all of the bucket cannot be
-owed; a state that says so is left from a larger burst or a clock that was stepped, and is pulled back to full.
+While time runs backwards, the instant stays: more is owed, never less. No more than the whole bucket can be owed. A
+state beyond that comes from a larger burst or a clock that was stepped, and is pulled back to full.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.quota import Quota
 
 
 class Bucket:
-    """A bucket bound to a quota: what happens less often than a decision. `unit`, `pace` and `full` are in ticks."""
+    """A bucket bound to a quota, with all operations but `decide`. `unit`, `pace` and `full` are in ticks."""
 
     def __init__(self, quota: Quota) -> None:
         self.limit, self.period = quota.limit, quota.period_us
@@ -33,7 +32,7 @@ class Bucket:
         self.full = quota.capacity * self.unit
 
     def owed(self, state: State, now: Micros) -> int:
-        """What is owed to the bucket now; all of it at most."""
+        """Return what is owed to the bucket now; at most `full`."""
         if state is None:
             return 0
         paid_at, rate = state
@@ -50,9 +49,9 @@ class Bucket:
         return now * self.pace + owed, self.limit
 
     def refusal(self, state: State, cost: int, now: Micros) -> Step:
-        """How a bucket says no to `cost`, and what it keeps.
+        """Return the refusal of `cost`, and the state to keep.
 
-        What was pulled back, or is paid back at another rate from now on, must be kept so for the answer to hold.
+        A state that was pulled back, or converted to another rate, must be kept for the answer to hold.
         """
         unit, pace = self.unit, self.pace
         owed = self.owed(state, now)
@@ -65,12 +64,12 @@ class Bucket:
         return answer, self.keep(owed, now) if not room or state[1] != self.limit else state
 
     def force(self, state: State, cost: int, now: Micros) -> State:
-        """Charge whether it fits or not; a bucket cannot be owed more than all of itself."""
+        """Charge `cost`, whether it fits or not, up to the whole bucket."""
         owed = self.owed(state, now) + cost * self.unit
         return now * self.pace + (owed if owed < self.full else self.full), self.limit
 
     def refund(self, state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
-        """Give back what time has not paid back yet; a later charge may stand where the rest was."""
+        """Give back the units that time has not paid back yet; the rest may already serve later charges."""
         owed = self.owed(state, now)
         unit, pace = self.unit, self.pace
         unpaid = units * unit - (now - mark) * pace if now > mark else units * unit
@@ -80,9 +79,9 @@ class Bucket:
         return -(-back // unit), (now * pace + owed - back, self.limit)
 
     def report(self, state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        """Charge what time has not paid back since; the mirror image of `refund`.
+        """Charge the units that time has not paid back since `at`; the mirror image of `refund`.
 
-        `units` may be more than the bucket holds: all that was admitted since it was empty, at `at`.
+        `units` may exceed the bucket: they are all units that were admitted since it was empty, at `at`.
         """
         unpaid = min(min(units, MAX_USED) * self.unit - max(now - at, 0) * self.pace, self.full)
         if unpaid <= 0:
@@ -96,7 +95,7 @@ class Bucket:
 
 
 def bind(quota: Quota) -> Bound:
-    """A bucket that answers yes or no."""
+    """Bind a bucket that admits or refuses at once."""
     bucket = Bucket(quota)
     limit, unit, pace, full = bucket.limit, bucket.unit, bucket.pace, bucket.full
     owed_to, refusal = bucket.owed, bucket.refusal
@@ -112,7 +111,7 @@ def bind(quota: Quota) -> Bound:
         if room < 0:
             if cost != 1 or owed >= full or rate != limit:
                 return refusal(state, cost, now)
-            # A lone unit is refused only when there is none, so it waits for any.
+            # One unit is refused only if none is free, so both waits are until the next one.
             until_full, until_more = (owed, -room) if pace == 1 else (-(-owed // pace), -(room // pace))
             return (False, 0, until_more, until_full, until_more, 0, NOT_CHARGED), state
         total = full - room

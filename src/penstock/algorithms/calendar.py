@@ -1,8 +1,8 @@
 """Calendar: one counter per day, week, month or year of a time zone.
 
 Promise: at most `limit` units per calendar period.
-State: (beginning of the period, its end, units used). The boundaries come from the quota's calendar and are looked up
-once per period, not once per decision.
+State: (beginning of the period, its end, units used). The boundaries come from the quota's calendar, and are computed
+once per period and not once per decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.quota.periods import CalendarPeriod
 
 def bind(quota: Quota) -> Bound:
     limit, calendar = quota.limit, cast("CalendarPeriod", quota.calendar)
-    latest = calendar.bounds(0)  # the bounds looked up last; everybody asks for the same ones
+    latest = calendar.bounds(0)  # the bounds computed last; all counters need the same ones
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         start, end, used = current(state, now)
@@ -26,11 +26,11 @@ def bind(quota: Quota) -> Bound:
         total = used + cost
         if total <= limit:
             return (True, limit - total, 0, until_end, until_end if total else 0, 0, start), (start, end, total)
-        kept = state if state[0] == start else (start, end, used)  # pulled back once, or it would lie ahead for ever
+        kept = state if state[0] == start else (start, end, used)  # keep one that was pulled back
         return (False, max(limit - used, 0), until_end, until_end, until_end, 0, NOT_CHARGED), kept
 
     def current(state: State, now: Micros) -> tuple[Micros, Micros, int]:
-        """The period that counts now, and what was used in it."""
+        """Return the period that counts now, and the units used in it."""
         if state is not None:
             start, end, used = state
             if start <= now < end:

@@ -1,12 +1,12 @@
-"""Concurrency: places that are held, and come back when they are released or their time is up.
+"""Concurrency: places that are held until they are released or expire.
 
-Promise: at most `limit` places are held at every instant. A holder that crashes frees its place after `ttl`.
-State: (earliest expiry, latest change, {mark: (expiry, ttl)}). A place is given back by its mark, which only its
-holder knows; giving it back twice, or after it expired, changes nothing. `retry_after` is when enough places will have
-expired: sufficient, but a release may come earlier.
+Promise: at most `limit` places are held at every instant. The place of a crashed holder becomes free after `ttl`.
+State: (earliest expiry, latest change, {mark: (expiry, ttl)}). A place is released by its mark, which only its holder
+has. Releasing it twice, or after it expired, changes nothing. `retry_after` is when enough places will have expired:
+sufficient, but a release may come earlier.
 
-A mark must be like no other, even if the state was lost or the clock stepped back since. So marks are drawn from a
-counter of the process, the one thing in this package that is not an argument.
+A mark must be unique even if the state was lost or the clock stepped back. So marks are drawn from a counter of the
+process, the only input in this package that is not an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.quota import Quota
 
 Places: TypeAlias = dict[int, tuple[Micros, Micros]]
 
-NOBODY: Places = {}  # never written to
+NO_PLACES: Places = {}  # never written to
 
 _next_mark = count(1).__next__
 
@@ -30,7 +30,7 @@ def bind(quota: Quota) -> Bound:
     limit, ttl = quota.limit, quota.period_us
 
     def decide(state: State, cost: int, now: Micros) -> Step:
-        first, changed_at, held = state or (0, now, NOBODY)
+        first, changed_at, held = state or (0, now, NO_PLACES)
         if held and not first > now >= changed_at:
             first, held = live(state, now)
         if not cost or len(held) >= limit:
@@ -54,7 +54,7 @@ def bind(quota: Quota) -> Bound:
         return (not cost, 0, until_free if cost else 0, left, until_free, 0, NOT_CHARGED), state
 
     def force(state: State, cost: int, now: Micros) -> State:
-        return state  # a place cannot be taken from nobody
+        return state  # a place can only be held by a request that was admitted
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
         first, changed_at, held = state
@@ -63,13 +63,13 @@ def bind(quota: Quota) -> Bound:
         if mark not in held:
             return 0, kept(held, now)
         if len(held) == 1:
-            return 1, (now, now, NOBODY)
+            return 1, (now, now, NO_PLACES)
         left = held.copy()
         del left[mark]
         return 1, kept(left, now)
 
     def report(state: State, units: int, at: Micros, now: Micros) -> tuple[int, State]:
-        return 0, state  # who holds a place elsewhere does not hold it here
+        return 0, state  # a place that is held elsewhere is not held here
 
     def renew(state: State, mark: int, now: Micros) -> State:
         _, held = live(state, now)
@@ -84,19 +84,20 @@ def bind(quota: Quota) -> Bound:
 
 
 def live(state: State, now: Micros) -> tuple[Micros, Places]:
-    """The places still held, and when the first of them expires."""
+    """Return when the first place expires, and the places still held."""
     if state is None:
-        return 0, NOBODY
+        return 0, NO_PLACES
     first: Micros
     changed_at: Micros
     held: Places
     first, changed_at, held = state
     if first > now >= changed_at or not held:
         return first, held
-    # Something expired; or time went back, and then no place may last longer than its ttl from now.
+    # A place expired; or time went back, and then no place may last longer than its ttl from now.
     held = {mark: (min(end, now + ttl), ttl) for mark, (end, ttl) in held.items() if end > now}
     return min((end for end, _ in held.values()), default=0), held
 
 
 def kept(held: Places, now: Micros) -> State:
+    """Return the state in which these places are held."""
     return (min([end for end, _ in held.values()]) if held else now), now, held

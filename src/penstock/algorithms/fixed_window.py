@@ -1,7 +1,7 @@
 """Fixed window: one counter per window, windows aligned to the Unix epoch.
 
 Promise: at most `limit` units per window, so at most 2·limit in a span of one period that crosses a boundary.
-State: (end of the window, units used). The cheapest of all; choose it where a burst at the boundary does no harm.
+State: (end of the window, units used). The cheapest algorithm; choose it where a burst at a boundary does no harm.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def bind(quota: Quota) -> Bound:
         total = used + cost
         if total <= limit:
             return (True, limit - total, 0, until_end, until_end if total else 0, 0, end), (end, total)
-        kept = state if state[0] is end else (end, used)  # pulled back once, or it would lie ahead for ever
+        kept = state if state[0] is end else (end, used)  # keep one that was pulled back
         return (False, limit - used if used < limit else 0, until_end, until_end, until_end, 0, NOT_CHARGED), kept
 
     def turned(end: Micros, used: int, now: Micros) -> tuple[Micros, int]:
-        """The window that counts now, and what was used in it, if the state's window does not hold now."""
+        """Return the window that counts now and the units used in it, if `now` is outside the state's window."""
         if end <= now:
             return window_end(now), 0
         if end - now <= 2 * period:  # time went back over a boundary: stand still until it has caught up

@@ -1,4 +1,4 @@
-"""GCRA, the generic cell rate algorithm: a bucket that remembers only its theoretical arrival time.
+"""GCRA, the generic cell rate algorithm: a bucket that keeps only its theoretical arrival time.
 
 Promise: at most burst + rate·t units in every span of length t. State: see `bucket`.
 """

@@ -1,11 +1,11 @@
-"""Leaky bucket: a queue that lets requests out at an even pace, each told how long to wait.
+"""Leaky bucket: a queue that admits requests at an even pace, each with the delay after which to start.
 
 Promise: admitted requests start at least one interval (period/limit) times their cost apart, to the microsecond; at
 most `queue` units wait.
-State: as every bucket keeps it (see `bucket`): when the queue will be empty. One request is in service and `queue`
-units may wait behind it, so the bucket holds queue + 1.
+State: that of a bucket (see `bucket`): when the queue will be empty. One unit is in service and `queue` units may wait
+behind it, so the bucket holds queue + 1.
 
-Only the last place in the queue can be given back: what stands behind any other has been told its time already.
+Only the last place in the queue can be given back, because the delays of requests behind any other are already fixed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def bind(quota: Quota) -> Bound:
         return outlook(owed, owed, NOT_CHARGED), state
 
     def outlook(owed: int, ahead: int, mark: int) -> Answer:
-        """A yes, when `owed` is in the bucket, and `ahead` of it must be served before."""
+        """Return the admission with `owed` in the bucket, of which `ahead` is served before it."""
         room = full - owed
         until_more = -((room % unit - unit) // pace) if owed else 0
         return True, room // unit, 0, -(-owed // pace), until_more, -(-ahead // pace), mark
@@ -47,7 +47,7 @@ def bind(quota: Quota) -> Bound:
         if tail != mark or rate != quota.limit:
             return 0, state
         owed = bucket.owed(state, now)
-        back = min(units * unit, owed)  # what has been served cannot be given back
+        back = min(units * unit, owed)  # units that have been served cannot be given back
         return -(-back // unit), bucket.keep(owed - back, now)
 
     return Bound(decide, peek, bucket.force, refund, bucket.report, bucket.expiry)

@@ -1,4 +1,4 @@
-"""What a refusal may leave behind, for any algorithm: `count denied` and `penalty`."""
+"""The options `count denied` and `penalty`, for any algorithm: refusals that change the state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.model import NOT_CHARGED, Answer
 
 
 def counting_denied(inner: Bound) -> Bound:
-    """Charge what is refused as well: whoever keeps asking keeps waiting."""
+    """Charge refused requests as well, so that a client that keeps retrying stays refused."""
 
     def decide(state: State, cost: int, now: Micros) -> Step:
         step = inner.decide(state, cost, now)
@@ -22,10 +22,10 @@ def counting_denied(inner: Bound) -> Bound:
 
 
 def penalised(inner: Bound, plain: Bound, penalty: Micros) -> Bound:
-    """Shut a key out for `penalty` once it was refused. State: (shut out until, the algorithm's own state).
+    """Shut a key out for `penalty` after a refusal. State: (shut out until, the algorithm's own state).
 
-    Being refused while shut out does not prolong it, or a client that retries faster than that would never come back;
-    nor is it counted, so there the `plain` algorithm is asked, whatever `inner` does with refusals.
+    Requests while it is shut out do not prolong the penalty, or a client that retries faster would be shut out for
+    ever. They are not charged either: there the `plain` algorithm decides, and not `inner`, which may count denied.
     """
 
     def decide(state: State, cost: int, now: Micros) -> Step:

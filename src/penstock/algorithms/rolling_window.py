@@ -1,15 +1,15 @@
 """Rolling window: an exact log of admissions.
 
-Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key;
-giving back what is not the newest entry, or reporting what is not, costs as much as the log is long.
-State: (units used, the oldest entry's instant, the newest one's, log). Most decisions need no more than the first
-three. A single entry needs no log, nor do two of one unit at different instants; otherwise it is (times, totals, first,
-last): parallel lists with an entry per admission, when it was and how many units had been charged up to and with it.
-Entries first to last-1 are live. Totals only grow, so units used are a difference and every search is a bisection. As
-long as every entry cost one unit, totals would say 1, 2, 3, …, and are left out.
+Promise: at most `limit` units in every span (t - period, t]. Costs O(log limit) time and up to `limit` entries a key.
+A refund or report of any entry but the newest takes time in proportion to the log.
+State: (units used, instant of the oldest entry, instant of the newest, log). Most decisions need only the first three.
+The log is (times, totals, first, last): two parallel lists with, per admission, its instant and the units charged up to
+and with it. Entries first to last-1 are live. Totals only grow, so the units used are a difference and every search is
+a bisection. Without a log (None) there is one entry, or two of one unit each at different instants. While every entry
+costs one unit, totals would be 1, 2, 3, …, and are None.
 
-The lists are shared between a state and its successors. An admission appends past `last`, where no earlier state
-looks, so the state that was passed in stays true; if its successor is dropped, the next admission cuts the tail off.
+The lists are shared between a state and its successors. An admission appends past `last`, which no earlier state reads,
+so the state that was passed in stays valid. If its successor is dropped, the next admission cuts the tail off.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def bind(quota: Quota) -> Bound:
         if cost <= free:
             after = grown(state, at, cost) if cost else state
             return (True, free - cost, 0, until_oldest, until_oldest, 0, at), after
-        if not free and cost == 1:  # the oldest entry makes room
+        if not free and cost == 1:  # the oldest entry leaves first
             return (False, 0, until_oldest, until_oldest, until_oldest, 0, NOT_CHARGED), state
         retry_after = until(cost - free, state) + period - now
         until_more = until(1 - free, state) + period - now if free < 0 else until_oldest
         return (False, free if free > 0 else 0, retry_after, until_oldest, until_more, 0, NOT_CHARGED), state
 
     def first(cost: int, at: Micros) -> Step:
-        """The answer when nothing is in the log."""
+        """Return the answer of an empty log."""
         left = period if cost else 0
         return (True, limit - cost, 0, left, left, 0, at), (cost, at, at, None) if cost else None
 
     def live(state: State, now: Micros) -> tuple[State, Micros]:
-        """The state without what has left the window, and the instant at which that is so."""
+        """Return the state without the entries that have left the window, and the instant that counts as now."""
         if state is None:
             return None, now
         _, oldest, newest, _ = state
@@ -64,7 +64,7 @@ def bind(quota: Quota) -> Bound:
         if newest > now:
             if newest - now <= period:  # time went back: stand still until it has caught up
                 at = newest
-            else:  # the clock was stepped: what lies ahead of now happens now
+            else:  # the clock was stepped: entries ahead of now move to now
                 times, totals = entries(state)
                 state = _, oldest, newest, _ = rebuilt([min(time, now) for time in times], totals)
         if oldest > at - period:
@@ -81,12 +81,12 @@ def bind(quota: Quota) -> Bound:
         return trimmed(grown(kept, at, cost))
 
     def trimmed(after: State) -> State:
-        """The state after units were charged that may not fit."""
+        """Return the state after a charge that may exceed the limit."""
         total, _, newest, _ = after
-        if total <= limit or not count_denied:  # what was settled stays, as its limit may have been raised since
+        if total <= limit or not count_denied:  # forced charges stay, as the limit may be raised later
             return after
         log = written(after)
-        enough = reaching(total - limit + 1, total, log)  # the newest `limit` units decide all
+        enough = reaching(total - limit + 1, total, log)  # only the newest `limit` units decide
         return since(enough, newest, log) if enough > log[2] else after
 
     def refund(state: State, units: int, mark: int, now: Micros) -> tuple[int, State]:
@@ -121,7 +121,7 @@ def bind(quota: Quota) -> Bound:
 
 
 def without_newest(state: State, units: int, mark: int) -> State:
-    """The state without its newest entry, if `units` at `mark` are just that: the usual refund, at no price."""
+    """Return the state without its newest entry, if that is `units` at `mark`; else None. The cheap, usual refund."""
     used, oldest, newest, _ = state
     times, totals, first, last = written(state)
     if newest != mark or last - first < 2:
@@ -133,7 +133,7 @@ def without_newest(state: State, units: int, mark: int) -> State:
 
 
 def with_earlier(state: State, at: Micros, units: int) -> State:
-    """The state with an entry more, which is not the newest."""
+    """Return the state with one more entry, which is not the newest."""
     times, totals = entries(state)
     place = bisect_right(times, at)
     before = totals[place - 1] if place else 0
@@ -142,7 +142,7 @@ def with_earlier(state: State, at: Micros, units: int) -> State:
 
 
 def until(units: int, state: State) -> Micros:
-    """When the entry was made with whose leaving at least `units` will have left."""
+    """Return the instant of the entry with which at least `units` will have left the window."""
     used, oldest, newest, log = state
     if log is None:
         return oldest if units == 1 else newest  # type: ignore[no-any-return]
@@ -150,7 +150,7 @@ def until(units: int, state: State) -> Micros:
 
 
 def reaching(units: int, used: int, log: Log) -> int:
-    """Which entry is the first with which at least `units` of the `used` ones had been charged."""
+    """Return the index of the first entry up to which at least `units` of the `used` ones are charged."""
     _, totals, first, last = log
     if totals is None:
         return first + units - 1
@@ -158,14 +158,14 @@ def reaching(units: int, used: int, log: Log) -> int:
 
 
 def since(first: int, newest: Micros, log: Log) -> State:
-    """The state in which only the entries from `first` on are live; there was one before."""
+    """Return the state whose live entries begin at `first`; there is an entry before it."""
     times, totals, _, last = log
     used = last - first if totals is None else totals[last - 1] - totals[first - 1]
     return used, times[first], newest, (times, totals, first, last)
 
 
 def written(state: State) -> Log:
-    """The log of a state, or the one it would have."""
+    """Return the log of a state, made if it has none."""
     used, oldest, newest, log = state
     if log is not None:
         return log  # type: ignore[no-any-return]
@@ -175,14 +175,14 @@ def written(state: State) -> Log:
 
 
 def grown(state: State, at: Micros, cost: int) -> State:
-    """The state with an entry more."""
+    """Return the state with one more entry, the newest."""
     used, oldest, _, log = state
     if log is None:
-        if used == cost == 1 and at != oldest:  # at one instant they would look like one entry of two units
+        if used == cost == 1 and at != oldest:  # two at one instant would read as one of two units
             return 2, oldest, at, None
         log = written(state)
     times, totals, first, last = log
-    if first * 2 > last:  # more dead than alive: copying costs no more than what died since the last copy
+    if first * 2 > last:  # more dead than live entries: the copy is paid for by those that died since the last
         times, totals = times[first:last], totals and totals[first:last]
         first, last = 0, last - first
     elif len(times) > last:
@@ -198,7 +198,7 @@ def grown(state: State, at: Micros, cost: int) -> State:
 
 
 def entries(state: State) -> tuple[list[Micros], list[int]]:
-    """When each live entry was made, and the units used up to and with it."""
+    """Return the instants of the live entries, and the units used up to and with each."""
     used = state[0]
     times, totals, first, last = written(state)
     if totals is None:
@@ -208,5 +208,5 @@ def entries(state: State) -> tuple[list[Micros], list[int]]:
 
 
 def rebuilt(times: list[Micros], totals: list[int]) -> State:
-    """The state with these entries; None if there are none."""
+    """Return the state with these entries; None if there are none."""
     return (totals[-1], times[0], times[-1], (times, totals, 0, len(times))) if times else None

@@ -1,12 +1,12 @@
-"""Sliding window: this window's counter plus the previous one's, weighted by how much of it still overlaps.
+"""Sliding window: the current window's counter plus the previous one's, weighted by its overlap with the last period.
 
 Promise: the estimate `current + previous · overlap` never exceeds `limit` at an admission. The true count in any span
-of one period is below 2·limit; under steady traffic it stays close to `limit`, because the estimate assumes that the
-previous window's units came evenly.
+of one period is below 2·limit. Under steady traffic it stays close to `limit`, because the estimate assumes that the
+units of the previous window are spread evenly.
 State: (end of the window, units in it, units in the one before).
 
-Overlap is counted in ticks of ceil(period / 2^20) µs, so that every product stays below 2^53 and a store that computes
-in doubles can agree to the last unit.
+Overlap is counted in ticks of ceil(period / 2^20) µs. So every product stays below 2^53, and a store that computes in
+doubles agrees to the last unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def bind(quota: Quota) -> Bound:
     tick = -(-period >> 20)
     ticks = -(-period // tick)
 
-    lone = min(-(-ticks // limit) * tick, period)  # from the end of a full window until one unit of it is free again
+    lone = min(-(-ticks // limit) * tick, period)  # from the end of a full window until its first unit is free
     window_end = bind_window_end(period)
 
     def decide(state: State, cost: int, now: Micros) -> Step:
@@ -40,11 +40,11 @@ def bind(quota: Quota) -> Bound:
             free -= cost
             if previous:
                 until_more = until(free + 1, current, previous, end) - now
-            else:  # a unit is free again once so much of this window has left the period
+            else:  # a unit is free once this share of the window has left the period
                 share = -(-ticks // current) * tick if current else 0
                 until_more = until_end + (share if share < period else period) if share else 0
             return (True, free, 0, until_end, until_more, 0, end), (end, current, previous)
-        kept = state if state[0] is end else (end, current, previous)  # pulled back once, or it lies ahead for ever
+        kept = state if state[0] is end else (end, current, previous)  # keep one that was pulled back
         if cost == 1 and current == limit:
             wait = until_end + lone
             return (False, 0, wait, until_end, wait, 0, NOT_CHARGED), kept
@@ -56,7 +56,7 @@ def bind(quota: Quota) -> Bound:
         return (False, free, retry_after, until_end, until_more, 0, NOT_CHARGED), kept
 
     def turned(end: Micros, current: int, previous: int, now: Micros) -> tuple[Micros, int, int]:
-        """The window that counts now, and the units in it and before it, if the state's window does not hold now."""
+        """Return the window that counts now, its units and those before, if `now` is outside the state's window."""
         end_now = window_end(now)
         if end <= now:
             return end_now, 0, current if end == end_now - period else 0
@@ -65,7 +65,7 @@ def bind(quota: Quota) -> Bound:
         return end_now, min(current + previous, limit), 0  # the clock was stepped back: all of it counts as of now
 
     def until(units: int, current: int, previous: int, end: Micros) -> Micros:
-        """When `units` will be free that are not free now, if nobody else comes."""
+        """Return when `units` that are not free now will be free, without other requests."""
         if current + units <= limit:  # as soon as less of the previous window overlaps
             overlap = (limit - current - units) * ticks // previous
             at = end - period + (ticks - overlap) * tick
