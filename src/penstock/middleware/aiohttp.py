@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, Unpack
 from aiohttp import web
 
 from penstock.errors import RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
 
@@ -65,7 +65,7 @@ class AiohttpRequest(Request):
 class RateLimit:
     """Guards every request to an application, those of its sub-applications included."""
 
-    def __init__(self, app: web.Application, **options: Unpack[Options]) -> None:
+    def __init__(self, app: web.Application, **options: Unpack[GateOptions]) -> None:
         gate = AsyncGate(options)
 
         @web.middleware
@@ -94,7 +94,7 @@ def _is_gone(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
-def _answered(refusal: Refusal) -> web.Response:
+def _answered(refusal: RefusalResponse) -> web.Response:
     return web.Response(status=refusal.status, headers=refusal.headers, body=refusal.body)
 
 

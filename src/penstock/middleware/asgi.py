@@ -33,7 +33,7 @@ from typing import Any, TypeAlias, Unpack, cast
 from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Entries, Request
 from penstock.model import Verdict
@@ -229,10 +229,10 @@ class AsgiVisit(Visit[AsyncPassage]):
                 raise
             await self.refuse(self._refusal(refused), scope, receive, send)
 
-    def _refusal(self, refused: RateLimited) -> Refusal:
+    def _refusal(self, refused: RateLimited) -> RefusalResponse:
         return refused.refusal if isinstance(refused, Refused) else raised_refusal(refused, self.passages)
 
-    async def refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    async def refuse(self, refusal: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer who may not pass."""
         self.status = refusal.status
         begin = "http.response"
@@ -260,10 +260,10 @@ class Refused(RateLimited):
 class RateLimitMiddleware:
     """Limits for any ASGI application.
 
-    - `options`: see `penstock.middleware.gate.Options`. Without a limiter and an enforcer nothing is asked here, but
-      `RateLimited` is answered, and what dependencies and decorators charge is told and ended.
-    - `messages`: what each message of a WebSocket is charged to: a quota; with an enforcer `True`.
-    - `route`: how to find the route's template, if the framework is unknown.
+    - `options`: see `penstock.middleware.gate.GateOptions`. Without any, nothing is charged here, but `RateLimited` is
+      answered, and charges of dependencies and decorators are shown in headers and ended.
+    - `messages`: the quota for messages of a WebSocket; with an enforcer `True`.
+    - `route`: a function that finds the route's template, where the framework is unknown.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class RateLimitMiddleware:
         *,
         messages: QuotaLike | bool = False,
         route: Route = route_of,
-        **options: Unpack[Options],
+        **options: Unpack[GateOptions],
     ) -> None:
         self.app = app
         self._route = route
@@ -310,10 +310,10 @@ class RateLimitMiddleware:
             await visit.run(app, scope)
 
 
-def _message_gate(messages: QuotaLike | bool, options: Options) -> AsyncGate:
+def _message_gate(messages: QuotaLike | bool, options: GateOptions) -> AsyncGate:
     """The gate for what comes through a WebSocket."""
     no_outcome = {name: option for name, option in options.items() if name not in ("charge", "settle", "renew")}
-    own = cast("Options", no_outcome)
+    own = cast("GateOptions", no_outcome)
     if "enforcer" in options:
         if messages is not True:
             raise InvalidOption("messages: an enforcer's rules say that (expected True)")

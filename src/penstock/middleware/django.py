@@ -30,7 +30,7 @@ from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.holds import Hold
 from penstock.limiter import AsyncLimiter
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.view_names import Called, Names, name_of
 from penstock.middleware.wsgi import WSGIRequest
@@ -83,7 +83,7 @@ class RateLimitMiddleware:
         options = getattr(settings, "PENSTOCK", None)
         if not isinstance(options, Mapping):
             raise InvalidOption(f"PENSTOCK {options!r}: expected a setting that is a dictionary of options")
-        self._guard = _Guard(cast("Options", options))
+        self._guard = _Guard(cast("GateOptions", options))
         self._get_response = get_response
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
@@ -104,7 +104,7 @@ class RateLimitMiddleware:
         return self._guard.respond(request, self._get_response)
 
 
-def rate_limit(**options: Unpack[Options]) -> Callable[[V], V]:
+def rate_limit(**options: Unpack[GateOptions]) -> Callable[[V], V]:
     """Decorate a view with a limit of its own, counted apart by the view's name unless `name` says otherwise.
 
     Views of the same name are told apart by their routes.
@@ -168,7 +168,7 @@ def exempt(view: V) -> V:
 class _Guard:
     """One gate of either kind, before blocking views and before coroutines."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GateOptions) -> None:
         waits = isinstance(options.get("limiter"), AsyncLimiter) or isinstance(options.get("enforcer"), AsyncEnforcer)
         self._gate: AsyncGate | BlockingGate = AsyncGate(options) if waits else BlockingGate(options)
 
@@ -349,7 +349,7 @@ def _raised(request: HttpRequest, raised: RateLimited) -> HttpResponse:
     return _answered(raised_refusal(raised, visit.passages if visit else ()))
 
 
-def _answered(refusal: Refusal) -> HttpResponse:
+def _answered(refusal: RefusalResponse) -> HttpResponse:
     return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.headers))
 
 

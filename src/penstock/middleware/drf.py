@@ -23,7 +23,7 @@ from rest_framework.throttling import BaseThrottle
 
 from penstock.errors import InvalidOption
 from penstock.middleware.django import DjangoRequest
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 from penstock.middleware.passage import BlockingGate
 
 TOO_MANY = 429
@@ -43,7 +43,7 @@ class RestRequestRead(DjangoRequest):
         return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-class Refused(APIException):  # type: ignore[misc]
+class ThrottleRefusal(APIException):  # type: ignore[misc]
     """A refusal that is not "too many requests"."""
 
     def __init__(self, status: int, detail: str, wait: int) -> None:
@@ -55,7 +55,7 @@ class Refused(APIException):  # type: ignore[misc]
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """A throttle whose subclasses say `options`. Their counters are told apart by the names of the classes."""
 
-    options: ClassVar[Options]
+    options: ClassVar[GateOptions]
     _gate: ClassVar[BlockingGate]
 
     def __init_subclass__(cls) -> None:
@@ -64,7 +64,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         if late := {"charge", "settle", "renew"} & options.keys():
             raise InvalidOption(f"{late.pop()}: a throttle does not see the end of a request (expected a middleware)")
         named = {} if "enforcer" in options else {"name": f"{cls.__module__}.{cls.__qualname__}"}
-        cls._gate = BlockingGate(cast("Options", named | options))
+        cls._gate = BlockingGate(cast("GateOptions", named | options))
         if "quota" in options and cls._gate.limiter._has_places(options["quota"]):
             raise InvalidOption(
                 "quota with places: a throttle does not see the end of a request (expected a middleware)"
@@ -81,7 +81,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         status, headers, body = passage.refusal()
         self._wait = int(dict(headers)["Retry-After"])
         if status != TOO_MANY:
-            raise Refused(status, json.loads(body)["detail"], self._wait)
+            raise ThrottleRefusal(status, json.loads(body)["detail"], self._wait)
         return False
 
     def wait(self) -> int:

@@ -31,7 +31,7 @@ from penstock.errors import InvalidOption
 from penstock.limiter import AsyncLimiter
 from penstock.middleware import asgi, starlette
 from penstock.middleware.asgi import App, AsgiRequest, AsgiVisit, Refused, Scope
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 from penstock.middleware.passage import AsyncGate
 from penstock.middleware.starlette import visit_of
 from penstock.middleware.view_names import name_of
@@ -45,13 +45,13 @@ _PARAMETER = "penstock_limit"
 # Newer versions keep included routers as they are; this lists their routes with all prefixes.
 _spread = getattr(fastapi.routing, "iter_route_contexts", iter)
 
-__all__ = ["Limit", "RateLimit", "RateLimitMiddleware", "visit_of"]
+__all__ = ["LimitDependency", "RateLimit", "RateLimitMiddleware", "visit_of"]
 
 
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
     """Limits for a whole application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
         super().__init__(app, messages=messages, route=route_of, **options)
 
 
@@ -65,30 +65,30 @@ def route_of(scope: Scope) -> str | None:
 class RateLimit:
     """Limits for the handlers of one application.
 
-    `options` are for all of them, see `penstock.middleware.gate.Options`; each may have its own on top.
+    `options` are for all of them, see `penstock.middleware.gate.GateOptions`; each may have its own on top.
     """
 
-    def __init__(self, app: FastAPI, who_decides: AsyncLimiter | AsyncEnforcer, **options: Unpack[Options]) -> None:
+    def __init__(self, app: FastAPI, who_decides: AsyncLimiter | AsyncEnforcer, **options: Unpack[GateOptions]) -> None:
         decider = "enforcer" if isinstance(who_decides, AsyncEnforcer) else "limiter"
-        self._options = cast("Options", {decider: who_decides, **options})
+        self._options = cast("GateOptions", {decider: who_decides, **options})
         app.add_middleware(RateLimitMiddleware)
 
-    def __call__(self, quota: QuotaLike | None = None, /, **options: Unpack[Options]) -> Limit:
+    def __call__(self, quota: QuotaLike | None = None, /, **options: Unpack[GateOptions]) -> LimitDependency:
         """A dependency that charges a request to `quota`; without one, an enforcer's rules decide."""
         own = {**self._options, **options}
-        return Limit(cast("Options", own if quota is None else {**own, "quota": quota}))
+        return LimitDependency(cast("GateOptions", own if quota is None else {**own, "quota": quota}))
 
     def on(
-        self, quota: QuotaLike | None = None, /, **options: Unpack[Options]
+        self, quota: QuotaLike | None = None, /, **options: Unpack[GateOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator that charges each request to a handler, to stand below the decorator of its route."""
         return self(quota, **options).decorate
 
 
-class Limit:
+class LimitDependency:
     """A dependency of FastAPI: charges a request, and raises if it may not pass. It gives the verdict."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GateOptions) -> None:
         self._gate = AsyncGate(options)
         self._unnamed = "name" not in options and "enforcer" not in options
         self._names: dict[Any, str] = {}  # of the handlers that it has seen

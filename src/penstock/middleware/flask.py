@@ -25,7 +25,7 @@ import flask
 
 from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 from penstock.middleware.passage import BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.view_names import Names
 from penstock.middleware.wsgi import VISIT, WSGIRequest, guarded
@@ -57,7 +57,7 @@ class FlaskRequest(WSGIRequest):
 class RateLimit:
     """The extension. With a limiter and no quota, only views that say so are limited."""
 
-    def __init__(self, app: flask.Flask | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, app: flask.Flask | None = None, **options: Unpack[GateOptions]) -> None:
         self._options = options
         self._names = Names()
         only_views = "limiter" in options and "quota" not in options
@@ -79,7 +79,7 @@ class RateLimit:
         setattr(view, _EXEMPT, True)
         return view
 
-    def on(self, quota: QuotaLike, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def on(self, quota: QuotaLike, /, **options: Unpack[GateOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a view with a limit of its own, beside the one for all views.
 
         It is counted apart from others, by the function's name unless `name` says otherwise; functions of the same name
@@ -103,11 +103,11 @@ class RateLimit:
 
         return decorate
 
-    def _for_view(self, quota: QuotaLike, own: Options) -> Options:
+    def _for_view(self, quota: QuotaLike, own: GateOptions) -> GateOptions:
         shared = {name: value for name, value in self._options.items() if name not in _FOR_ALL_VIEWS}
         if "enforcer" in self._options:
             shared["limiter"] = self._options["enforcer"]._limiter
-        return cast("Options", {**shared, "quota": quota, **own})
+        return cast("GateOptions", {**shared, "quota": quota, **own})
 
     def _before_view(self) -> flask.Response | None:
         if self._gate is None or getattr(_view(), _EXEMPT, False):

@@ -3,7 +3,7 @@
 A gate neither waits nor knows a framework. The two kinds that do the asking are in `penstock.middleware.passage`; how a
 request is read is each framework's own (`penstock.middleware.request`).
 
-    request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a Refusal
+    request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a response
                        descriptor, cost ─▶ enforcer ─▶ Ruling      what to refund, settle, release when it is over
 
 | the refusal is | status | reason |
@@ -55,7 +55,7 @@ AmendStep: TypeAlias = tuple[Literal["refund", "settle", "release"], int | None]
 """What to do about a charge, and with how many units."""
 
 
-class Options(TypedDict, total=False):
+class GateOptions(TypedDict, total=False):
     """What every middleware takes, whatever the framework. Functions are handed a `Request`.
 
     - `limiter` and `quota`, or `enforcer`: who decides.
@@ -92,7 +92,7 @@ class Options(TypedDict, total=False):
     hidden: Collection[str]
 
 
-class Refusal(NamedTuple):
+class RefusalResponse(NamedTuple):
     """The response to a refused request. `headers` tell the type and length of the body as well."""
 
     status: int
@@ -119,10 +119,10 @@ class Gate:
     kinds: ClassVar[tuple[type, type]]
     """The limiter and the enforcer that this kind of gate can ask."""
 
-    def __init__(self, options: Options) -> None:
-        unknown = options.keys() - Options.__annotations__.keys()
+    def __init__(self, options: GateOptions) -> None:
+        unknown = options.keys() - GateOptions.__annotations__.keys()
         if unknown:
-            known = ", ".join(Options.__annotations__)
+            known = ", ".join(GateOptions.__annotations__)
             raise InvalidOption(f"{', '.join(sorted(unknown))}: unknown option (expected {known})")
         self._check_who_decides(options)
         self.enforcer: Any = options.get("enforcer")
@@ -146,7 +146,7 @@ class Gate:
         self.entries = self._all_entries(options)
         self.key = self._key_of(options)
 
-    def _check_who_decides(self, options: Options) -> None:
+    def _check_who_decides(self, options: GateOptions) -> None:
         limiter_kind, enforcer_kind = self.kinds
         enforcer, limiter = options.get("enforcer"), options.get("limiter")
         if (enforcer is None) == (limiter is None) or (limiter is None) != ("quota" not in options):
@@ -168,7 +168,7 @@ class Gate:
 
     # ------------------------------------------------------------ before
 
-    def _all_entries(self, options: Options) -> dict[str, Entry]:
+    def _all_entries(self, options: GateOptions) -> dict[str, Entry]:
         api_key_header = options.get("api_key_header", API_KEY_HEADER).lower()
         entries: dict[str, Entry] = {"method": _method}
         entries |= {name: methodcaller(name) for name in ("path", "route", "user")}
@@ -180,7 +180,7 @@ class Gate:
         proxies = self._proxies
         return proxies.client(request.peer(), request.lines(proxies.header) if proxies.header else ())
 
-    def _key_of(self, options: Options) -> Callable[[Request], Key]:
+    def _key_of(self, options: GateOptions) -> Callable[[Request], Key]:
         key, name = options.get("key", "ip"), options.get("name")
         before = () if name is None else (name,)
         if callable(key):
@@ -243,7 +243,7 @@ class Gate:
             verdict = _shown(verdict)
         return self._writer.headers(verdict)
 
-    def refusal(self, verdict: Verdict) -> Refusal:
+    def refusal(self, verdict: Verdict) -> RefusalResponse:
         """The response to a request that was refused."""
         return refusal_of(verdict, self._writer)
 
@@ -268,14 +268,14 @@ class Gate:
             return True
 
 
-def refusal_of(verdict: Verdict, writer: HeaderWriter = _WRITER) -> Refusal:
+def refusal_of(verdict: Verdict, writer: HeaderWriter = _WRITER) -> RefusalResponse:
     """The response to a request that was refused."""
     reason = reason_of(verdict)
     status = _STATUSES.get(reason, TOO_MANY)
     body = json.dumps(_problem(verdict, writer, status, reason)).encode()
     headers = writer.headers(_shown(verdict))
     headers += ("Content-Type", PROBLEM_JSON), ("Content-Length", str(len(body)))
-    return Refusal(status, headers, body)
+    return RefusalResponse(status, headers, body)
 
 
 def _problem(verdict: Verdict, writer: HeaderWriter, status: int, reason: Reason) -> dict[str, object]:
@@ -369,7 +369,7 @@ def _fault(option: str, error: Exception, then: str) -> None:
     _log.error("%s: raised, so %s: %s", option, then, fault(error))
 
 
-def _check_functions(options: Options) -> None:
+def _check_functions(options: GateOptions) -> None:
     """Whatever is to be awaited would count as true, or as no number."""
     for name in ("key", "cost", "charge", "exempt"):
         function = options.get(name)

@@ -31,7 +31,7 @@ import grpc
 
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import InvalidOption, RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
 from penstock.middleware.passage import AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.request import Request
 from penstock.model import Verdict
@@ -113,7 +113,7 @@ class GrpcRequest(Request):
 class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
     """Limits every call to a server of threads."""
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Unpack[GateOptions]) -> None:
         self._gate = BlockingGate(options)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
@@ -137,7 +137,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
 class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Limits every call to a server for asyncio."""
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Unpack[GateOptions]) -> None:
         self._gate = AsyncGate(options)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
@@ -208,7 +208,7 @@ class _LimitedCall:
                 yield self._entered.leave(status)
 
 
-def _abort(context: Any, verdict: Verdict, refusal: Refusal) -> Any:
+def _abort(context: Any, verdict: Verdict, refusal: RefusalResponse) -> Any:
     """End a call with the code, the words and the trailing metadata of a refusal; to be awaited on asyncio."""
     status, headers, body = refusal
     metadata = [(name.lower(), value) for name, value in headers if name.lower() not in _NOT_FOR_GRPC]

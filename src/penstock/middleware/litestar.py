@@ -19,7 +19,7 @@ from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
 from penstock.headers import PROBLEM_JSON
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 from penstock.middleware.passage import raised_refusal
 
 __all__ = ["RateLimit", "answered"]
@@ -30,7 +30,7 @@ _ABOUT_THE_BODY = ("Content-Type", "Content-Length")
 class RateLimit(InitPlugin):
     """Limits for a Litestar application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+    def __init__(self, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
         self._middleware = DefineMiddleware(RateLimitMiddleware, messages=messages, **options)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:

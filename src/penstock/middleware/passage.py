@@ -27,7 +27,15 @@ from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreE
 from penstock.headers import Header
 from penstock.holds import AsyncHold, Hold
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, Options, Refusal, holds_place, refusal_of
+from penstock.middleware.gate import (
+    CLIENT_CLOSED,
+    AmendStep,
+    Gate,
+    GateOptions,
+    RefusalResponse,
+    holds_place,
+    refusal_of,
+)
 from penstock.middleware.request import Request
 from penstock.model import Verdict, check_units
 from penstock.rules.ruling import Ruling
@@ -72,7 +80,7 @@ class _Passage:
         """Return the headers to add to the response."""
         return self.gate.headers(self.verdict)  # type: ignore[no-any-return]
 
-    def refusal(self) -> Refusal:
+    def refusal(self) -> RefusalResponse:
         """Return the response to a request that may not pass."""
         return self.gate.refusal(self.verdict)  # type: ignore[no-any-return]
 
@@ -156,7 +164,7 @@ class AsyncPassage(_Passage):
 class _WaitingGate(Gate):
     """What blocking gates and those for asyncio share: the steps that wait, as flows."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GateOptions) -> None:
         super().__init__(options)
         # A store in this process answers without waiting, which spares a flow and a coroutine.
         self._at_once = None if not self.in_process or self.enforcer or self.settles else self.limiter._at_once
@@ -227,7 +235,7 @@ class AsyncGate(_WaitingGate):
 
     kinds = (AsyncLimiter, AsyncEnforcer)
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GateOptions) -> None:
         super().__init__(options)
         self._tasks: set[asyncio.Task[Any]] = set()
         # Without this, a place that is granted to a request that was cancelled meanwhile stays taken until its ttl.
@@ -331,6 +339,6 @@ def told(passages: Sequence[Passage | AsyncPassage]) -> list[Header]:
     return headers
 
 
-def raised_refusal(raised: RateLimited, passages: Sequence[Passage | AsyncPassage]) -> Refusal:
+def raised_refusal(raised: RateLimited, passages: Sequence[Passage | AsyncPassage]) -> RefusalResponse:
     """Return the response for a refusal that a handler raised. It shows what the limits on its way may show."""
     return passages[-1].gate.refusal(raised.verdict) if passages else refusal_of(raised.verdict)

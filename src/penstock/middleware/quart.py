@@ -17,14 +17,14 @@ from werkzeug.routing import RequestRedirect
 from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware, Scope
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 from penstock.middleware.passage import raised_refusal
 
 
 class RateLimit:
     """Limits for a Quart application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: Quart, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+    def __init__(self, app: Quart, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
         def route_of(scope: Scope) -> str | None:
             return _route_of(app, scope)
 

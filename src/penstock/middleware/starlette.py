@@ -17,7 +17,7 @@ from starlette.routing import Match
 from penstock.engine.operations import QuotaLike
 from penstock.middleware import asgi
 from penstock.middleware.asgi import App, AsgiVisit, Scope
-from penstock.middleware.gate import Options
+from penstock.middleware.gate import GateOptions
 
 Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 """What makes of the routes of an application those that can be matched one by one."""
@@ -26,7 +26,7 @@ Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
     """Limits for a Starlette application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[Options]) -> None:
+    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
         super().__init__(app, messages=messages, route=route_of, **options)
 
 

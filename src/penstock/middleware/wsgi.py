@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.errors import RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, Options, Refusal
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
 from penstock.middleware.passage import LISTS, BlockingGate, Passage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
 
@@ -61,12 +61,12 @@ class WSGIRequest(Request):
 
 
 class RateLimitMiddleware:
-    """Guards every request to an application. The options are those of `penstock.middleware.gate.Options`.
+    """Guards every request to an application. The options are those of `penstock.middleware.gate.GateOptions`.
 
     Inside the application, `environ["penstock"]` is the `Visit`.
     """
 
-    def __init__(self, app: WSGIApplication, **options: Unpack[Options]) -> None:
+    def __init__(self, app: WSGIApplication, **options: Unpack[GateOptions]) -> None:
         self.app = app
         self.gate = BlockingGate(options)
 
@@ -77,7 +77,7 @@ class RateLimitMiddleware:
         return refused(passage.refusal(), environ, start_response)
 
 
-def refused(refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+def refused(refusal: RefusalResponse, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """Answer a request that may not pass."""
     start_response(f"{refusal.status} {HTTPStatus(refusal.status).phrase}", refusal.headers)
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [refusal.body]

@@ -11,7 +11,7 @@ import pytest
 from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimited
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import CostExceedsLimit, InvalidOption
-from penstock.middleware.gate import Options, Refusal, failed_logins, refusal_of, unless_server_error
+from penstock.middleware.gate import GateOptions, RefusalResponse, failed_logins, refusal_of, unless_server_error
 from penstock.middleware.passage import AsyncGate, BlockingGate, Passage
 from penstock.middleware.request import Request
 from penstock.shedding import InFlight, Shedder
@@ -49,7 +49,7 @@ class Door:
     def __init__(self, **options: Any) -> None:
         if "enforcer" not in options:
             options = {"limiter": Limiter(clock=ManualClock()), "quota": "1/minute gcra"} | options
-        self.gate = BlockingGate(Options(**options))  # type: ignore[typeddict-item]
+        self.gate = BlockingGate(GateOptions(**options))  # type: ignore[typeddict-item]
 
     def enter(self, **request: Any) -> Passage:
         passage = self.gate.enter(Plain(request, self.gate.entries))
@@ -64,7 +64,7 @@ async def _never(request: Request) -> bool:
     return False
 
 
-def problem_of(refusal: Refusal) -> dict[str, Any]:
+def problem_of(refusal: RefusalResponse) -> dict[str, Any]:
     problem: dict[str, Any] = json.loads(refusal.body)
     return problem
 

@@ -27,7 +27,7 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.errors import InvalidOption, PenstockError, shown
 from penstock.headers import HeaderWriter
-from penstock.middleware.gate import API_KEY_HEADER, Refusal, refusal_of
+from penstock.middleware.gate import API_KEY_HEADER, RefusalResponse, refusal_of
 from penstock.model import Verdict
 from penstock.rules.client_ip import TrustedProxies
 from penstock.service.api.problems import Unacceptable, answer_of, note
@@ -140,7 +140,7 @@ class Authz:
         call.answer(_REFUSALS[status], body, extra)
         batch.answered(ROUTE, status)
 
-    def _refusal(self, verdict: Verdict) -> Refusal:
+    def _refusal(self, verdict: Verdict) -> RefusalResponse:
         refusal = refusal_of(verdict, self._writer)
         return refusal._replace(headers=[header for header in refusal.headers if header[0] != "Content-Length"])
 
