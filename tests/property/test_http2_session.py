@@ -54,12 +54,12 @@ def test_whatever_comes_the_session_goes_on_or_ends_in_order(acts: list[str | by
             for call in talk.calls:
                 call.answer(TEXT, call.body + b"!" * 50)
             talk.calls.clear()
-            talk.session.settle()
+            talk.session.control.settle()
         elif act == "sweep":
             talk.now += 3.0
             talk.session.sweep(talk.now)
         elif isinstance(act, str):
-            talk.session.drain(talk.now)
+            talk.session.control.drain(talk.now)
         else:
             for at in range(0, len(act), cut):
                 talk.send(act[at : at + cut])
@@ -80,9 +80,9 @@ def test_whatever_comes_the_session_goes_on_or_ends_in_order(acts: list[str | by
 def _check(talk: Talk) -> None:
     session, streams = talk.session, talk.session.streams
     assert len(streams.open) <= LIMITS.calls
-    assert session.held == sum(stream.size for stream in streams.open.values() if stream.pieces is not None)
+    assert session.streams.held == sum(stream.size for stream in streams.open.values() if stream.pieces is not None)
     assert streams.unsent == sum(len(stream.unsent) for stream in streams.open.values())
-    assert streams.abandoned == sum(call.gone for call in talk.calls) or session.closed
+    assert streams.abandoned == sum(call.gone for call in talk.calls) or session.control.closed
     assert len(b"".join(session._pieces)) <= 16_384 + 9
 
 

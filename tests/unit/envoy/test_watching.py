@@ -121,7 +121,7 @@ def test_who_has_gone_is_forgotten() -> None:
     rig.talk.send(request(1, WATCH, question()) + request(3, WATCH, question()))
     rig.talk.send(reset(1, Code.CANCEL))
     assert len(rig.watch.watchers) == 1
-    rig.talk.session.end(Code.NO_ERROR, "")
+    rig.talk.session.control.end(Code.NO_ERROR, "")
     assert not rig.watch.watchers
     assert rig.talk.session.streams.abandoned == 0
 

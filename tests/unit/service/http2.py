@@ -140,14 +140,14 @@ class Talk:
 
     def end(self) -> Code:
         """With which error the session ended."""
-        assert self.session.closed, "the session goes on"
+        assert self.session.control.closed, "the session goes on"
         last = self.said()[-1]
         assert last.kind == GOAWAY
         return last.code
 
     def reset(self, id: int) -> Code:
         """With which error a stream ended; the session goes on."""
-        assert not self.session.closed, self.said()[-1]
+        assert not self.session.control.closed, self.said()[-1]
         codes = [one.code for one in self.said() if one.kind == RST_STREAM and one.stream == id]
         assert len(codes) == 1, codes
         return codes[0]

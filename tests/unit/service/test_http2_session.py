@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.service.wire.calls import Head, Header, StreamingCall
-from penstock.service.wire.http2.control import PARTING
+from penstock.service.wire.http2.control import FINAL_PING
 from penstock.service.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -92,7 +92,7 @@ def test_settings_that_we_do_not_know_are_ignored() -> None:
 def test_settings_never_acknowledged() -> None:
     talk = Talk(ServerLimits(reading=10), greeted=False).send(GREETING)
     talk.session.sweep(talk.now + 9)
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     talk.session.sweep(talk.now + 11)
     assert talk.end() == Code.SETTINGS_TIMEOUT
 
@@ -502,8 +502,8 @@ def test_a_body_that_is_too_large_is_refused_and_what_comes_after_is_dropped() -
     assert talk.reader.answer(said, 1).headers[b":status"] == b"413"
     assert said[-1] == (RST_STREAM, 0, 1, bytes(4))
     assert talk.calls == []
-    assert talk.session.held == 0
-    assert not talk.session.closed
+    assert talk.session.streams.held == 0
+    assert not talk.session.control.closed
 
 
 def test_a_body_that_is_too_large_in_one_frame() -> None:
@@ -567,7 +567,7 @@ def test_many_bodies_that_do_not_end() -> None:
         talk.send(frame(HEADERS, END_HEADERS, id, block(POST)) + frame(DATA, 0, id, b"x" * 80))
         refused += sum(one.kind == RST_STREAM and one.code == Code.ENHANCE_YOUR_CALM for one in talk.said())
     assert refused == 10
-    assert talk.session.held == 10 * 80
+    assert talk.session.streams.held == 10 * 80
 
 
 # ---------------------------------------------------------------- time
@@ -587,7 +587,7 @@ def test_a_request_that_takes_too_long_is_reset_and_others_are_not() -> None:
 def test_a_head_or_a_frame_that_takes_too_long_ends_the_session(start: bytes) -> None:
     talk = Talk(ServerLimits(reading=10)).send(start[:-1]).send(start[-1:])
     talk.session.sweep(talk.now + 9)
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     talk.session.sweep(talk.now + 11)
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
@@ -599,7 +599,7 @@ def test_answers_that_are_not_taken_end_the_session() -> None:
     talk.session.sweep(talk.now + 9)
     talk.send(window_update(1, 1))
     talk.session.sweep(talk.now + 11)
-    assert not talk.session.closed, "it took a byte"
+    assert not talk.session.control.closed, "it took a byte"
     talk.session.sweep(talk.now + 22)
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
@@ -607,7 +607,7 @@ def test_answers_that_are_not_taken_end_the_session() -> None:
 def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
     talk = Talk(ServerLimits(idle=10)).send(request(1))
     talk.session.sweep(talk.now + 50)
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     talk.calls[0].answer(TEXT)
     talk.session.sweep(talk.now + 59)
     assert GOAWAY not in talk.kinds()
@@ -616,7 +616,7 @@ def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
     talk.send(request(3))  # it was on its way
     talk.calls[1].answer(TEXT)
     assert talk.answer(3).headers[b":status"] == b"200"
-    talk.send(frame(PING, ACK, 0, PARTING))
+    talk.send(frame(PING, ACK, 0, FINAL_PING))
     assert talk.end() == Code.NO_ERROR
 
 
@@ -625,7 +625,7 @@ def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
 
 def test_draining_says_so_first_and_names_the_last_stream_when_the_peer_has_seen_it() -> None:
     talk = Talk().send(request(1))
-    talk.session.drain(talk.now)
+    talk.session.control.drain(talk.now)
     first, ping = talk.said()
     assert (first.kind, first.payload[:4], first.code) == (GOAWAY, b"\x7f\xff\xff\xff", Code.NO_ERROR)
     assert ping.kind == PING
@@ -636,27 +636,27 @@ def test_draining_says_so_first_and_names_the_last_stream_when_the_peer_has_seen
     assert (second.kind, second.payload[:4]) == (GOAWAY, b"\0\0\0\3")
     assert talk.send(request(5)).reset(5) == Code.REFUSED_STREAM
     for call in talk.calls:
-        assert not talk.session.closed
+        assert not talk.session.control.closed
         call.answer(TEXT)
-        talk.session.settle()
-    assert talk.session.closed
+        talk.session.control.settle()
+    assert talk.session.control.closed
 
 
 def test_draining_does_not_wait_for_long_for_a_silent_peer() -> None:
     talk = Talk()
-    talk.session.drain(talk.now)
+    talk.session.control.drain(talk.now)
     talk.session.sweep(talk.now + 0.5)
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     talk.session.sweep(talk.now + 1.5)
-    assert talk.session.closed
+    assert talk.session.control.closed
 
 
 def test_a_peer_that_leaves_gets_its_answers_first() -> None:
     talk = Talk().send(request(1) + goaway(0, Code.NO_ERROR))
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     talk.calls[0].answer(TEXT)
-    talk.session.settle()
-    assert talk.session.closed
+    talk.session.control.settle()
+    assert talk.session.control.closed
 
 
 def test_a_session_that_has_ended_hears_nothing() -> None:
@@ -722,7 +722,7 @@ def test_who_gives_up_calls_that_it_waited_for_is_no_nuisance() -> None:
         talk.now += 0.02
         talk.send(reset(id, Code.CANCEL))
         talk.calls.pop().answer(TEXT)
-    assert not talk.session.closed
+    assert not talk.session.control.closed
 
 
 def test_who_gets_something_done_may_also_ping_and_open_windows() -> None:
@@ -731,7 +731,7 @@ def test_who_gets_something_done_may_also_ping_and_open_windows() -> None:
         talk.send(request(id) + frame(PING, 0, 0, bytes(8)) + window_update(0, 5))
         talk.calls.pop().answer(TEXT, b"hello")
         talk.said()
-    assert not talk.session.closed
+    assert not talk.session.control.closed
 
 
 def test_a_long_answer_may_be_taken_in_many_steps_but_not_by_the_byte() -> None:
@@ -739,7 +739,7 @@ def test_a_long_answer_may_be_taken_in_many_steps_but_not_by_the_byte() -> None:
     talk.calls[0].answer(TEXT, bytes(8 << 20))
     for _ in range(3_000):
         talk.send(window_update(0, 2_000))
-    assert not talk.session.closed
+    assert not talk.session.control.closed
     for _ in range(3_000):
         talk.send(window_update(0, 1))
     assert talk.end() == Code.ENHANCE_YOUR_CALM
@@ -835,5 +835,5 @@ def test_many_long_answers_are_taken_by_a_peer_that_opens_its_windows_with_every
         frames += len(data)
         taken = [(one.stream, len(one.payload)) for one in data if one.payload]
         talk.send(b"".join(window_update(0, size) + window_update(id, size) for id, size in taken))
-        assert not talk.session.closed
+        assert not talk.session.control.closed
     assert frames < 6 * many  # not ever smaller ones

@@ -1,1 +1,1 @@
-"""Transports: bytes come in, batches of calls go up, answers go back. Nothing here knows of rate limits."""
+"""The transport: bytes to batches of calls, and answers to bytes. It knows nothing of rate limits."""

@@ -1,8 +1,10 @@
-"""What passes between a protocol and whoever answers.
+"""The interface between protocols and handlers: calls, answers and connections.
 
-A protocol reads bytes and makes calls of them. Whatever came in during one turn of the event loop, over all
-connections, is handed over as one batch. Each call is answered once, at once or later and in any order: a protocol that
-owes its peer an order keeps it.
+A protocol turns bytes into calls. All calls that arrive in one turn of the event loop, over all connections, form one
+batch. A handler answers each call once, at once or later, in any order; HTTP/1.1 restores the order of its requests.
+
+A streaming call (HTTP/2 alone) has a body and an answer that come in pieces. The server is configured with the paths of
+streaming calls and their openers; every other call is read completely before the handler sees it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a connection. All its calls share one.
+    """The other end of a connection, shared by all its calls.
 
     - `address`: of the socket, such as `192.0.2.1`; empty on a Unix socket.
     - `secure`: whether the connection is encrypted.
-    - `names`: who the peer is by the certificate it has shown, if it has shown one that we trust.
+    - `names`: the names in the peer's client certificate, if the server trusts it.
     """
 
     address: str = ""
@@ -30,9 +32,9 @@ class Peer(NamedTuple):
 
 
 class Head:
-    """Status and headers of answers. Made once and used for many: each protocol keeps its own encoding of it here.
+    """Status and headers of an answer. One head serves many answers: each protocol caches its encoding here.
 
-    The length of the body is the protocol's business, and so are `date` and `connection`.
+    The protocol adds `content-length`, `date` and `connection`.
     """
 
     __slots__ = ("headers", "http1", "http2", "status", "trailers")
@@ -40,16 +42,16 @@ class Head:
     def __init__(self, status: int, headers: Sequence[Header] = (), trailers: Sequence[Header] = ()) -> None:
         self.status = status
         self.headers = tuple(headers)
-        self.trailers = tuple(trailers)  # for protocols that have them
+        self.trailers = tuple(trailers)  # of HTTP/2
         self.http1: bytes | None = None
         self.http2: object = None
 
 
 class Call(ABC):
-    """A request that has been read whole.
+    """A request that has been read completely.
 
     - `path` is as it was sent, up to the `?`; `query` is what follows it. Neither is decoded.
-    - `expires`: when the peer gives up waiting, if it said so, as an instant of `penstock.clock.monotonic`.
+    - `expires`: the deadline of the peer, if it sent one, as an instant of `penstock.clock.monotonic`.
     """
 
     __slots__ = ("body", "expires", "headers", "method", "path", "peer", "query")
@@ -65,14 +67,14 @@ class Call(ABC):
     @property
     @abstractmethod
     def gone(self) -> bool:
-        """Whether nobody waits for an answer any more. Answering all the same does no harm."""
+        """Whether the peer no longer waits for an answer. An answer is then dropped."""
 
     @abstractmethod
     def answer(self, head: Head, body: bytes = b"", extra: Sequence[Header] = ()) -> None:
-        """Answer, once; `extra` are headers of this answer alone. It is written when the batch has been handled."""
+        """Answer, once. `extra`: headers of this answer alone. The answer is written after the batch is handled."""
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of that name (in lower case), if it was sent."""
+        """Return the value of the first header of this name (in lower case)."""
         for found, value in self.headers:
             if found == name:
                 return value
@@ -80,33 +82,33 @@ class Call(ABC):
 
 
 class Handler(Protocol):
-    """Who answers calls."""
+    """Answers calls."""
 
     def handle(self, calls: list[Call]) -> None:
-        """Answer each of them, now or later. Never blocks. Whatever it raises, unanswered calls are answered 500."""
+        """Answer each call, now or later. Must not block. If it raises, unanswered calls are answered with 500."""
 
 
 class Connection(asyncio.Protocol, ABC):
-    """One peer, in one protocol."""
+    """A connection that speaks one protocol."""
 
     __slots__ = ()
 
     @abstractmethod
     def flush(self) -> None:
-        """Write the answers that are ready, in one go."""
+        """Write the answers that are ready, in one write."""
 
     @property
     def held(self) -> int:
-        """Bytes of requests that have come in part."""
+        """Bytes of incomplete requests."""
         return 0
 
     def retire(self) -> None:
-        """Tell the peer with the next answer that it is the last, where a protocol can; else drain."""
+        """Announce with the next answer that it is the last (HTTP/1.1); other protocols drain."""
         self.drain()
 
     @abstractmethod
     def drain(self) -> None:
-        """Take no more calls, answer those that were taken, and close."""
+        """Take no more calls, answer those taken, then close."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -114,52 +116,44 @@ class Connection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def sweep(self, now: float) -> None:
-        """End what takes too long. Called every second or so, in place of a timer for every request."""
-
-
-# ---------------------------------------------------------------- exchanges
-
-
-# Calls that both sides go on with: what is asked comes in pieces, and so does the answer.
-#
-# Only HTTP/2 has them. A server is told by path who opens them; all other calls are read whole and go to its handler.
+        """End what takes too long. Called about once a second, instead of a timer per request."""
 
 
 class Listener(Protocol):
-    """Who is told what comes in. Runs on the event loop: it must be quick, and must not raise."""
+    """Receives the body of a streaming call, on the event loop: its methods must be quick and must not raise."""
 
     def received(self, data: bytes) -> None:
-        """Some more of the body."""
+        """Receive a piece of the body."""
 
     def ended(self) -> None:
-        """The peer has said all it wanted to say."""
+        """Receive the end of the body."""
 
     def lost(self) -> None:
-        """The peer has gone, or has given up: nothing more is received, and nothing that is sent arrives."""
+        """Note that the peer has gone or has cancelled: nothing more is received, and output is dropped."""
 
 
 class StreamingCall(Call):
-    """A call whose body is not awaited. It can be answered as any call, or piece by piece."""
+    """A call whose body comes in pieces. It is answered like any call, or piece by piece."""
 
     __slots__ = ()
 
     @abstractmethod
     def start(self, head: Head) -> None:
-        """Begin an answer, that `send` goes on with and `finish` ends."""
+        """Begin an answer in pieces."""
 
     @abstractmethod
     def send(self, data: bytes) -> None:
-        """Some more of the answer. Whatever the peer does not take yet is kept: see `waiting`."""
+        """Send a piece of the answer. What the peer does not accept yet is buffered: see `waiting`."""
 
     @abstractmethod
     def finish(self, trailers: Sequence[Header] = ()) -> None:
-        """That was all."""
+        """End the answer."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How many bytes the peer has not taken yet. Who goes on sending while they are many, fills our memory."""
+        """Bytes that the peer has not accepted yet. Backpressure is up to the sender: the buffer has no limit."""
 
 
 Openers: TypeAlias = Mapping[bytes, Callable[[StreamingCall], Listener]]
-"""By path: who listens."""
+"""The openers of streaming calls, by path."""

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 
 class ServerLimits(NamedTuple):
-    """What a server puts up with. Sizes are bytes, times are seconds.
+    """What a server accepts. Sizes are bytes, times are seconds.
 
     - `head`, `headers`: the size of a request's head, and how many headers it may have.
-    - `body`: the size of a request's body, after it was unchunked.
+    - `body`: the size of a request's body, without chunk framing.
     - `reading`: how long a request may take from its first byte to its last.
-    - `idle`: how long a connection may stay open with nothing asked.
-    - `calls`: how many calls of one connection may be under way; beyond that it is not read from.
-    - `unsent`: how many bytes of answers a peer may leave unread; beyond that it is not read from,
-      and cut off if it takes none of them for `stalled` seconds.
-    - `connections`: how many at once; further ones are closed at once.
-    - `held`: how many bytes all requests together may take that have come in part; beyond that, those are cut off
-      that hold most.
+    - `idle`: how long a connection may stay open without a request.
+    - `calls`: how many calls of one connection may be under way. Beyond that, reading pauses.
+    - `unsent`: how many bytes of answers a peer may leave unread. Beyond that, reading pauses; the connection is
+      aborted if the peer reads nothing for `stalled` seconds.
+    - `connections`: how many may be open. Further ones are closed at once.
+    - `held`: how many bytes all incomplete requests together may take. Beyond that, the connections that hold most
+      are aborted.
     """
 
     head: int = 16_384

@@ -1,4 +1,4 @@
-"""What a server tells a peer whose request it cannot take: a problem with a code and a detail."""
+"""Error answers that the server gives before a handler sees the request: problem details with a code (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -6,45 +6,14 @@ import json
 from http import HTTPStatus
 
 from penstock.service.wire.calls import Head
-from penstock.service.wire.http2.streams import Stream
 from penstock.service.wire.limits import ServerLimits
-
-# ---------------------------------------------------------------- refusals
-
-
-# What a peer is told whose request is too large to be taken: in the words of gRPC, if it speaks that.
-
-
-_GRPC = Head(200, [(b"content-type", b"application/grpc"), (b"grpc-status", b"8")])  # RESOURCE_EXHAUSTED
-_PROBLEM = (b"content-type", b"application/problem+json")
-_BODY = Head(413, [_PROBLEM])
-_HEAD = Head(431, [_PROBLEM])
-
-
-def refuse_body(stream: Stream, limits: ServerLimits) -> None:
-    detail = b"expected a body of at most %d bytes" % limits.body
-    if stream.request.grpc:
-        stream.answer(_GRPC, b"", [(b"grpc-message", detail)])
-    else:
-        problem = b'{"title":"Request Entity Too Large","status":413,"code":"body_too_large","detail":"%b"}'
-        stream.answer(_BODY, problem % detail)
-
-
-def refuse_head(stream: Stream, limits: ServerLimits) -> None:
-    problem = b'{"title":"Request Header Fields Too Large","status":431,"code":"head_too_large","detail":"%b"}'
-    stream.answer(
-        _HEAD, problem % b"expected a head of at most %d bytes and %d headers" % (limits.head, limits.headers)
-    )
-
-
-# ---------------------------------------------------------------- refusals
-
-
-PROBLEM = (b"content-type", b"application/problem+json")
 
 
 class RefusedRequest(Exception):
-    """A request that is not handed on. Its connection closes, because where the next one would begin is not known."""
+    """A request that is answered with an error.
+
+    Over HTTP/1.1 the connection closes, because the start of the next request is not known.
+    """
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -52,7 +21,7 @@ class RefusedRequest(Exception):
 
     @property
     def head(self) -> Head:
-        return Head(self.status, [PROBLEM])
+        return Head(self.status, [(b"content-type", b"application/problem+json")])
 
     @property
     def body(self) -> bytes:
@@ -60,15 +29,18 @@ class RefusedRequest(Exception):
         return json.dumps(problem, separators=(",", ":")).encode()
 
 
+def internal_error() -> RefusedRequest:
+    return RefusedRequest(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "a fault of this server")
+
+
 def malformed(detail: str) -> RefusedRequest:
-    """Not HTTP, or HTTP that two servers could read in two ways."""
+    """Refuse what is not HTTP, or what two servers could read in two ways."""
     return RefusedRequest(HTTPStatus.BAD_REQUEST, "malformed", detail)
 
 
 def too_large(limit: int) -> RefusedRequest:
-    return RefusedRequest(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", f"expected a body of at most {limit} bytes"
-    )
+    detail = f"expected a body of at most {limit} bytes"
+    return RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", detail)
 
 
 def too_slow(seconds: float) -> RefusedRequest:
@@ -77,9 +49,17 @@ def too_slow(seconds: float) -> RefusedRequest:
 
 
 def head_too_large(start: bytes, limit: int) -> RefusedRequest:
-    """`start`: the head, as much of it as has come."""
+    """Refuse a head by its beginning, which shows whether the request line alone is too long."""
     if b"\r\n" not in start[:limit]:
         detail = f"expected a request line within a head of at most {limit} bytes"
         return RefusedRequest(HTTPStatus.REQUEST_URI_TOO_LONG, "target_too_long", detail)
-    detail = f"expected a head of at most {limit} bytes"
+    return _head_too_large(f"expected a head of at most {limit} bytes")
+
+
+def fields_too_large(limits: ServerLimits) -> RefusedRequest:
+    """Refuse a head of HTTP/2, which has too many fields or too large ones."""
+    return _head_too_large(f"expected a head of at most {limits.head} bytes and {limits.headers} headers")
+
+
+def _head_too_large(detail: str) -> RefusedRequest:
     return RefusedRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", detail)

@@ -1,6 +1,6 @@
-"""Which protocol a connection speaks: by what was agreed in the TLS handshake, else by its first bytes.
+"""Protocol detection: by ALPN in the TLS handshake, else by the first bytes of a connection.
 
-Decided once per connection; from then on the transport talks to the protocol itself.
+Once detected, the protocol takes the place of the detector on the transport.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from penstock.service.wire.traffic import Traffic
 
 
 class WireProtocol(NamedTuple):
-    """A protocol: its name in TLS handshakes, the bytes that a client begins with, and what speaks it."""
+    """A protocol: its ALPN name, the first bytes that a client sends, and its connection class."""
 
     alpn: str
     preface: bytes
     speak: Callable[[Traffic, Peer], Connection]
 
 
-# The first whose preface fits is spoken; the last fits always.
+# The first whose preface fits is chosen; the last fits always.
 PROTOCOLS: tuple[WireProtocol, ...] = (WireProtocol("h2", PREFACE, Http2), WireProtocol("http/1.1", b"", Http1))
 
 ALPN = tuple(protocol.alpn for protocol in PROTOCOLS)
@@ -71,10 +71,10 @@ class ProtocolDetector(Connection):
             connection.data_received(self._first)
 
     def flush(self) -> None:
-        """Nothing was asked."""
+        """Do nothing: no call was taken."""
 
     def retire(self) -> None:
-        """Whoever it becomes is told by `traffic.retiring`."""
+        """Do nothing: the detected protocol reads `traffic.retiring`."""
 
     def drain(self) -> None:
         self._transport.close()
@@ -91,7 +91,7 @@ class ProtocolDetector(Connection):
 
 
 def choose(first: bytes, protocols: Sequence[WireProtocol] | None = None) -> WireProtocol | None:
-    """The protocol that begins like this; None while that is open."""
+    """Return the protocol that begins with these bytes, or None if more are needed."""
     for protocol in PROTOCOLS if protocols is None else protocols:
         if first.startswith(protocol.preface):
             return protocol
@@ -101,7 +101,7 @@ def choose(first: bytes, protocols: Sequence[WireProtocol] | None = None) -> Wir
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Who is at the other end."""
+    """Return the peer of a transport."""
     address = transport.get_extra_info("peername")
     certificate = transport.get_extra_info("peercert")
     return Peer(

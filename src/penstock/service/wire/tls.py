@@ -1,4 +1,4 @@
-"""TLS: certificates that can be renewed while connections are open, and peers that show theirs."""
+"""TLS: server certificates that are renewed while connections are open, and client certificates."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _KINDS = frozenset({"DNS", "URI", "email", "IP Address"})
 
 
 class ServerTls:
-    """A certificate and its key, and who may connect: anybody, or who shows a certificate signed by `clients`.
+    """A certificate, its key, and optionally the authority (`clients`) whose client certificates are required.
 
-    Files are read when it is made, and again by `renew`: new connections get the new certificate, others keep theirs.
+    The files are read on creation and by `renew`. New connections get the new certificate; open ones keep theirs.
     """
 
     def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
         self._certificate, self._key, self._clients = certificate, key, clients
         self._protocols: Sequence[str] = ()
-        self.flaw = ""  # why the files, as they are now, are not used
-        self._state = self._look()
+        self.flaw = ""  # why the present files are not used
+        self._stamps = self._look()
         try:
             self._current = self._load()
         except (OSError, ValueError) as error:
-            raise InvalidOption(f"TLS: {self._told(error)}") from None
+            raise InvalidOption(f"TLS: {self._described(error)}") from None
 
     def context(self, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-        """For a listener, which keeps it; each handshake takes what is current. `protocols`: to agree on, by ALPN."""
+        """Return a context for a listener. Each handshake switches to the current certificate. `protocols`: ALPN."""
         self._protocols = protocols
         return self._prepared(self._current)
 
     def renew(self) -> bool:
-        """Look at the files: whether new ones are served from now on. If new ones are bad, the old ones stay."""
-        state = self._look()
-        if state == self._state:
+        """Read changed files; return whether they are in use now. Invalid files leave the old certificate in place."""
+        stamps = self._look()
+        if stamps == self._stamps:
             return False
-        self._state = state
+        self._stamps = stamps
         try:
             self._current = self._prepared(self._load())
         except (OSError, ValueError) as error:
-            self.flaw = self._told(error)
-            log.warning("the certificate stays as it was: %s", self.flaw)
+            self.flaw = self._described(error)
+            log.warning("the certificate is not renewed: %s", self.flaw)
             return False
         self.flaw = ""
         return True
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Called in every handshake, whether the client names a host or not: the only time to change the context."""
+        """Switch to the current context. Called in every handshake, even without a host name (SNI)."""
         connection.context = self._current
 
     def _load(self) -> ssl.SSLContext:
@@ -62,7 +62,7 @@ class ServerTls:
         if self._clients is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(self._clients)
-            # Whoever resumed a session would be let in by a certificate that may be trusted no more.
+            # A resumed session would skip the check of the client certificate, which may no longer be trusted.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         return context
@@ -76,7 +76,7 @@ class ServerTls:
     def _look(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in (self._certificate, self._key, self._clients) if path is not None]
 
-    def _told(self, error: Exception) -> str:
+    def _described(self, error: Exception) -> str:
         files = ", ".join(str(path) for path in (self._certificate, self._key, self._clients) if path is not None)
         return f"{files}: {error}"
 
@@ -90,7 +90,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Who a certificate is made out to: its alternative names, then its common names; each once."""
+    """Return the alternative names of a certificate, then its common names, each once."""
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind in _KINDS]
     names += [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
     return tuple(dict.fromkeys(names))

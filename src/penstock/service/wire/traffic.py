@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""The state that all connections of a server share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock.service.wire.loop_batch import LoopBatch
 
 
 class Traffic:
-    """The connections that are open, where their calls go, and what they put up with.
+    """The open connections, the batch that takes their calls, their limits, and the encoded `date` header.
 
-    `date` is a line of HTTP/1.1 and `date2` a field of HTTP/2, good for about a second: making them for every answer
-    would cost more than the answer.
+    `date` is a line of HTTP/1.1 and `date2` a field of HTTP/2. Both are renewed about once a second, because encoding
+    the date costs more than the rest of an answer.
     """
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Traffic:
         self.batch, self.limits, self.openers = batch, limits, openers or {}
         self.connections: set[Connection] = set()
         self.requests = Requests(limits)
-        self.retiring = False  # whoever is let in now is to be told that the next answer is the last
+        self.retiring = False  # the next answer of each connection is its last
         self.draining = False
         self._emptied: Callable[[], object] | None = None
         self.renew_date()
@@ -49,21 +49,21 @@ class Traffic:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is let in: there are too many already, or all are about to leave."""
+        """Whether new connections are closed at once: too many are open, or the server drains."""
         return self.draining or len(self.connections) >= self.limits.connections
 
     def enter(self, connection: Connection) -> None:
-        """A connection is open."""
+        """Add an open connection."""
         self.connections.add(connection)
 
     def leave(self, connection: Connection) -> None:
-        """It is open no more."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if not self.connections and self._emptied is not None:
             self._emptied()
 
     def when_empty(self, emptied: Callable[[], object]) -> None:
-        """Call `emptied` when the last connection has left, or now if there is none."""
+        """Call `emptied` when the last connection has closed, or now if none is open."""
         self._emptied = emptied
         if not self.connections:
             emptied()

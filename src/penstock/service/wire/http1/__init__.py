@@ -1,1 +1,1 @@
-"""HTTP/1.1: reading requests and writing responses, without waiting for either."""
+"""HTTP/1.1 (RFC 9112): requests and responses, with pipelining."""

@@ -1,4 +1,4 @@
-"""Bodies that come in chunks, put together. No I/O; strict, because where a body ends the next request begins."""
+"""Decode chunked bodies. No I/O. Strict, because an error in the framing would misplace the next request."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import re
 from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.problems import malformed, too_large
 
-_AT_ONCE = 200  # chunks: about a millisecond in which nobody else is read from
-_LONGEST = 256  # a line with the size of a chunk and its extensions, which nobody here reads
+_AT_ONCE = 200  # chunks: about a millisecond, in which no other connection is read
+_LONGEST = 256  # bytes of a size line with its extensions, which are ignored
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 
 
 class Unchunker:
-    """Takes one body, piece by piece. Trailers are checked and dropped: nobody is told of them."""
+    """Decodes one body, piece by piece. Trailers are checked and dropped."""
 
-    __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done", "tired")
+    __slots__ = ("_at_end", "_left", "_limits", "_missing", "body", "done", "paused")
 
     def __init__(self, limits: ServerLimits) -> None:
         self.body = bytearray()
         self.done = False
-        self.tired = False  # it stopped because others must have their turn, though there is more to take
+        self.paused = False  # it stopped early, so that other connections are read
         self._limits = limits
-        self._missing = 0  # bytes of the chunk at hand that have not come
-        self._at_end = False  # of a chunk, where a line ends
-        self._left = -1  # bytes that trailers may still take, once the last chunk has come
+        self._missing = 0  # bytes of the current chunk that have not come
+        self._at_end = False  # the current chunk is complete, and its line end is due
+        self._left = -1  # after the last chunk: bytes that trailers may still take
 
     def feed(self, data: bytes, at: int = 0) -> int:
-        """Take what can be taken from `at` on; the rest, at most a line, must be fed again, with more behind it.
+        """Decode from `at` on, and return the offset where decoding stopped. Raises `RefusedRequest`.
 
-        Returns where it stopped: when `done`, behind the body; when `tired`, anywhere. Raises `RefusedRequest`.
+        When `done`, that is the end of the body. Otherwise the caller feeds the rest again, with more data behind it.
         """
         steps = 3 * _AT_ONCE
-        self.tired = False
+        self.paused = False
         while not self.done:
             steps -= 1
             if steps < 0:
-                self.tired = at < len(data)
+                self.paused = at < len(data)
                 break
             if self._missing:
                 stop = self._data(data, at)

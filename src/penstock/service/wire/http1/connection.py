@@ -1,7 +1,7 @@
-"""HTTP/1.1: bytes to calls, answers to bytes, for one connection.
+"""An HTTP/1.1 connection: bytes to calls, and answers to bytes.
 
-A read is cut into requests, and each is handed over as soon as it is whole. Answers leave in the order of the requests,
-however many are under way, in one write per batch. After a request that cannot be taken the connection closes.
+Each request is handed over as soon as it is complete, so pipelined requests form one batch. Answers are sent in the
+order of the requests, in one write per batch. After a refused request the connection closes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from penstock.service.wire.problems import RefusedRequest, head_too_large, malfo
 from penstock.service.wire.traffic import Traffic
 
 _LINE_END = b"\r\n"
-_EMPTY_LINES = b"\r\n" * 64  # more of them are no slip of a client
+_EMPTY_LINES = b"\r\n" * 64  # more than a sloppy client sends
 _HEAD_END = b"\r\n\r\n"
-_NOTHING = (b"", b"\r")  # of a request
+_NOTHING = (b"", b"\r")  # no byte of a request yet
 
 
 class Http1Call(Call):
-    """One request, and its place in the order of answers."""
+    """A request, and its place in the order of answers."""
 
     __slots__ = ("answered", "connection", "request")
 
-    expires = None  # HTTP/1.1 has no way to say so
+    expires = None  # HTTP/1.1 has no deadline
 
     def __init__(self, connection: Http1, request: Http1Request, body: bytes) -> None:
         self.connection = connection
@@ -86,29 +86,27 @@ class Http1(Connection):
 
     def __init__(self, traffic: Traffic, peer: Peer) -> None:
         self.traffic, self.peer = traffic, peer
-        self.calls: deque[Http1Call] = deque()  # taken and not yet written, in order
+        self.calls: deque[Http1Call] = deque()  # those whose answers are not written yet, in order
         self.gone = False
-        # A request that has come in part.
+        # An incomplete request.
         self._partial = False
-        self._buffer = bytearray()  # read and not yet used
-        self._needed = 0  # no use in looking at the buffer before it holds so much
-        self._request: Http1Request | None = None  # whose head has been read, and whose body is missing
-        self._chunks: Unchunker | None = None  # ... if it comes in chunks
-        self._continue = False  # a 100 Continue is owed, once all earlier answers are out
-        # Whether to read and to write.
-        self._blocked = False  # the peer leaves too much unread
-        self._full = False  # that, or too many calls are under way: nothing is read
-        self._draining = traffic.retiring  # the request that has come in part, if any, is the last
-        self._last = False  # no more calls are taken; it closes when all are answered
-        self._dropped = False  # something was not read that the peer has sent
-        self._lingers = False  # all is answered, and the peer has been told that nothing more will come
-        # For the sweep: what has happened so far, how much of it was seen when, and what was unsent then.
+        self._buffer = bytearray()  # received and not yet parsed
+        self._needed = 0  # bytes that the buffer must hold before parsing goes on
+        self._request: Http1Request | None = None  # its head, while its body is incomplete
+        self._chunks: Unchunker | None = None  # its chunked body
+        self._continue = False  # a 100 Continue is due, after all earlier answers
+        # Flow control and closing.
+        self._blocked = False  # the write buffer is full
+        self._full = False  # reading is paused: the write buffer is full, or too many calls are under way
+        self._draining = traffic.retiring  # the incomplete request, if any, is the last
+        self._last = False  # no more calls are taken; the connection closes when all are answered
+        self._dropped = False  # input was discarded
+        self._lingers = False  # all is answered and the write side is shut; the peer is to close
+        # For the sweep: a count of steps, its value and the time when it last changed, and the unsent bytes then.
         self._progress = 0
         self._seen = -1
         self._since = 0.0
         self._unsent = 0
-
-    # ------------------------------------------------------------ what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
@@ -137,12 +135,12 @@ class Http1(Connection):
         if at < len(data):
             self._keep(data[at:])
         if self._draining:
-            self._drain_on()
+            self._stop_if_idle()
 
     def eof_received(self) -> bool:
-        """The peer sends no more. It may still read, except over TLS, where closing closes both ways."""
+        """Answer what was taken, then close. Over TLS the peer cannot read any more, so close at once."""
         self._stop_taking()
-        self._dropped = False  # and nothing is lost by closing at once
+        self._dropped = False  # nothing more arrives, so closing at once loses no answer
         return bool(self.calls) and not self.peer.secure
 
     def pause_writing(self) -> None:
@@ -153,14 +151,12 @@ class Http1(Connection):
         self._blocked = False
         self.flush()
 
-    # ------------------------------------------------------------ reading
-
     @property
     def held(self) -> int:
         return len(self._buffer) + (0 if self._chunks is None else len(self._chunks.body))
 
     def _take(self, data: bytes) -> int:
-        """Take the calls that are whole; returns where the first one begins that is not."""
+        """Take the complete requests; return the offset of the first incomplete one."""
         if self._last:
             return 0
         traffic, calls = self.traffic, self.calls
@@ -175,7 +171,7 @@ class Http1(Connection):
                     request = requests[data[at:end]]
                 except EmptyLine:
                     if data.startswith(_EMPTY_LINES, at):
-                        raise malformed("expected a request, not one empty line after the other") from None
+                        raise malformed("expected a request, got empty lines") from None
                     at += 2
                     continue
                 at = end
@@ -195,7 +191,7 @@ class Http1(Connection):
             batch.add(call)
             if self._partial:
                 self._partial, self._request = False, None
-                self._needed, self._continue = 0, False  # who has sent the body waits for no 100 Continue
+                self._needed, self._continue = 0, False  # the body is here: no 100 Continue is needed
             if not request.keep:
                 self._stop_taking()
                 return at
@@ -206,14 +202,14 @@ class Http1(Connection):
         return at
 
     def _keep(self, rest: bytes) -> None:
-        """What was not taken is for later, unless nothing is taken any more."""
+        """Buffer the rest for later, unless no more calls are taken."""
         if self._last:
             self._dropped = True
         else:
             self._buffer += rest
 
     def _await_head(self, data: bytes, at: int) -> int:
-        """A head has begun. What can be known to be wrong with it is said before all of it has come."""
+        """Wait for the rest of a head. Errors that show early are reported early."""
         if data.startswith(_LINE_END, at):
             at += 2
         limit = self.traffic.limits.head
@@ -234,7 +230,7 @@ class Http1(Connection):
         self._await(request.length)
 
     def _unchunk(self, request: Http1Request, data: bytes, at: int) -> tuple[int, bytes | None]:
-        """The body, if its end has come, and where what follows begins."""
+        """Return the offset where decoding stopped, and the body if it is complete."""
         if self._chunks is None:
             self._chunks = Unchunker(self.traffic.limits)
             if request.expects and at == len(data):
@@ -246,8 +242,8 @@ class Http1(Connection):
             return at, body
         self._request = request
         self._await(0)
-        if self._chunks.tired:
-            self._pause()  # until the next turn: a loop may read again and again before it looks at anybody else
+        if self._chunks.paused:
+            self._pause()  # until the next turn, so that the loop serves other connections
             self.traffic.batch.wrote(self)
         return at, None
 
@@ -267,16 +263,14 @@ class Http1(Connection):
         if not self._transport.is_reading() and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _go_on(self) -> None:
-        """Read again: first what is here, then what the peer sends."""
+    def _resume_parsing(self) -> None:
+        """Parse the buffer, then read from the transport again."""
         self._full = False
         data = bytes(self._buffer)
         self._buffer.clear()
         self.data_received(data)
         if not self._full:
             self._resume()
-
-    # ------------------------------------------------------------ writing
 
     def flush(self) -> None:
         calls = self.calls
@@ -298,10 +292,10 @@ class Http1(Connection):
         return b"".join(ready)
 
     def _flushed(self) -> None:
-        """What had to wait for answers to leave."""
-        # Half of the calls must be out, or the rest of a burst would be looked at anew for each of them.
+        """Go on with what waited for answers to be written: reading, a 100 Continue, closing."""
+        # Half of the calls must be answered first; else every answer would parse the rest of a burst again.
         if self._full and not (self._last or self._blocked) and len(self.calls) <= self.traffic.limits.calls // 2:
-            self._go_on()
+            self._resume_parsing()
         if not self.calls:
             if self._continue:
                 self._send_continue()
@@ -314,14 +308,12 @@ class Http1(Connection):
             self._transport.write(CONTINUE)
 
     def _refuse(self, refusal: RefusedRequest) -> None:
-        """Say what is wrong, after the answers to what came before it, and close."""
+        """Answer a refused request, after the answers before it, and close."""
         call = Http1Call(self, UNREAD, b"")
         self.calls.append(call)
         call.answer(refusal.head, refusal.body)
         self._stop_taking()
         self._dropped = True
-
-    # ------------------------------------------------------------ ending
 
     def _stop_taking(self) -> None:
         self._last = True
@@ -333,7 +325,7 @@ class Http1(Connection):
             last.request = last.request._replace(keep=False, plain=False)
 
     def _finish(self) -> None:
-        """All is answered. To close with input unread would take the answers away before the peer has read them."""
+        """Close after the last answer. If input was discarded, shut only the write side: a reset could lose answers."""
         if self._lingers or self._transport.is_closing():
             return
         self._progress += 1
@@ -342,23 +334,23 @@ class Http1(Connection):
             self._resume()
             try:
                 self._transport.write_eof()
-            except OSError:  # the peer is gone, and the transport has not noticed
+            except OSError:  # the peer has gone, which the transport does not know yet
                 self.abort()
         else:
             self._transport.close()
 
     def retire(self) -> None:
         self._draining = True
-        if self.calls and not self.calls[-1].answered:  # else it is too late to tell the peer with this answer
+        if self.calls and not self.calls[-1].answered:  # the last answer is not written yet, so it can announce the end
             self.drain()
 
     def drain(self) -> None:
         self._draining = True
-        self._drain_on()
+        self._stop_if_idle()
         if self._last and not self.calls:
             self._finish()
 
-    def _drain_on(self) -> None:
+    def _stop_if_idle(self) -> None:
         if not self._partial and not self._full:
             self._stop_taking()
 

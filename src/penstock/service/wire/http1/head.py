@@ -1,7 +1,7 @@
-"""The head of an HTTP/1.1 request: bytes to a record. Pure, so that a head that was seen before need not be read again.
+"""The head of an HTTP/1.1 request: bytes to a record. Pure, so that records can be cached by their bytes.
 
-The grammar is llhttp's, in its strict mode (by httptools). What it lets pass is refused here where two servers in a
-row could read it in two ways, or where it is not HTTP/1.1: see `read_request`.
+The parser is llhttp in its strict mode (by httptools). What it accepts is refused here where two servers in a row could
+read it in two ways (request smuggling), or where it is not HTTP/1.1: see `read_request`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from penstock.service.wire.calls import Header
 from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.problems import RefusedRequest, head_too_large, malformed, too_large
 
-# One space each, visible ASCII, no fragment. llhttp would take several spaces, RTSP, and HTTP/0.9 without a version.
+# One space each, visible ASCII, no fragment. llhttp accepts several spaces, RTSP, and HTTP/0.9 without a version.
 _LINE = re.compile(rb"([A-Z-]+) ([!\"$-~]+) HTTP/([0-9]\.[0-9])\r\n")
 _VERSIONS = frozenset({b"1.0", b"1.1"})
 _OURS = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"})
 _ABSOLUTE = re.compile(rb"https?://([^/?@]+)([/?].*)?", re.IGNORECASE)
-_LONGEST_LENGTH = 20  # 2^64 has so many digits
+_LONGEST_LENGTH = 20  # the digits of 2^64
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
 
 
 class Http1Request(NamedTuple):
-    """What the head of a request says.
+    """The head of a request.
 
     - `asked`: method, path, query and headers.
     - `length`: of the body; -1 if it comes in chunks.
     - `keep`: whether another request may follow on the connection.
     - `expects`: whether the peer waits for a `100 Continue` before it sends the body.
-    - `plain`: its answer is like most: HTTP/1.1, `keep`, and not to HEAD.
+    - `plain`: its answer has the usual shape: HTTP/1.1, `keep`, and not to HEAD.
     - `old`: HTTP/1.0.
     """
 
@@ -49,15 +49,15 @@ UNREAD = Http1Request((b"", b"", b"", ()), 0, keep=False, expects=False, plain=F
 
 
 class EmptyLine(Exception):
-    """An empty line where a request should begin: to be overlooked, says RFC 9112, 2.2."""
+    """An empty line before a request, to be ignored (RFC 9112, 2.2)."""
 
 
 class Requests(dict[bytes, Http1Request]):
-    """Requests by their heads. Clients send the same head all day, byte for byte: it is not read each time.
+    """A cache of requests by the bytes of their heads: clients repeat the same head on most requests.
 
-    A head is kept when it comes for the second time, so that heads which never come again (those with an id in them)
-    displace nothing. Bounded in number and in bytes. Looking up one that cannot be taken raises `RefusedRequest`, or
-    `EmptyLine` if it begins with an empty line.
+    A head is cached when it comes for the second time, so that unique heads (with an id in them) displace nothing. The
+    cache is bounded in number and in bytes. A look-up raises `RefusedRequest` for an invalid head and `EmptyLine` for
+    one that begins with an empty line.
     """
 
     _MOST = 1024
@@ -68,7 +68,7 @@ class Requests(dict[bytes, Http1Request]):
     def __init__(self, limits: ServerLimits) -> None:
         super().__init__()
         self._limits = limits
-        self._once: set[int] = set()  # hashes of heads that came once
+        self._once: set[int] = set()  # hashes of heads that have come once
 
     def __missing__(self, head: bytes) -> Http1Request:
         if head.startswith(b"\r\n"):
@@ -88,7 +88,7 @@ class Requests(dict[bytes, Http1Request]):
 
 
 class _Fields:
-    """Gathers what httptools finds: all headers, and those among them that matter to the protocol itself."""
+    """Collects the headers that httptools finds; `ours` are those that concern the protocol."""
 
     __slots__ = ("complete", "headers", "ours")
 
@@ -108,7 +108,7 @@ class _Fields:
 
 
 def read_request(head: bytes, limits: ServerLimits) -> Http1Request:
-    """Read a head, from its first byte to the empty line that ends it. Raises `RefusedRequest`."""
+    """Parse a head, from its first byte to the empty line that ends it. Raises `RefusedRequest`."""
     if len(head) > limits.head:
         raise head_too_large(head, limits.head)
     method, target, old = _line(head)
@@ -116,10 +116,10 @@ def read_request(head: bytes, limits: ServerLimits) -> Http1Request:
     try:
         httptools.HttpRequestParser(fields).feed_data(head)
     except httptools.HttpParserUpgrade:
-        pass  # answered as if no upgrade had been asked for, as a server may
+        pass  # a server may ignore the upgrade
     except httptools.HttpParserError as error:
         if fields.complete:
-            _framing(fields.ours, limits.body, old=old)  # has a better word for transfer codings that we do not know
+            _framing(fields.ours, limits.body, old=old)  # names an unknown transfer coding in its error
         raise malformed(str(error)) from None
     if len(fields.headers) > limits.headers:
         detail = f"expected at most {limits.headers} headers"
@@ -134,7 +134,7 @@ def read_request(head: bytes, limits: ServerLimits) -> Http1Request:
 
 
 def _line(head: bytes) -> tuple[bytes, bytes, bool]:
-    """Method, target, and whether it is HTTP/1.0."""
+    """Return method, target, and whether the request is HTTP/1.0."""
     line = _LINE.match(head)
     if line is None:
         raise malformed("expected a request line: method, target, HTTP/1.1")
@@ -149,7 +149,7 @@ def _line(head: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool, bool]:
-    """The request's `length`, `keep` and `expects`."""
+    """Return `length`, `keep` and `expects` of the request."""
     hosts, length, expects = 0, 0, False
     options: list[bytes] = []
     for name, value in headers:
@@ -176,7 +176,7 @@ def _framing(headers: list[Header], limit: int, *, old: bool) -> tuple[int, bool
 
 
 def _length(value: bytes) -> int:
-    """llhttp has seen that it is a number below 2^64, and the only one; but it may begin with any number of zeros."""
+    """Parse Content-Length. llhttp has checked that it is the only one and below 2^64, but not its leading zeros."""
     if len(value) > _LONGEST_LENGTH:
         raise malformed(f"Content-Length: expected at most {_LONGEST_LENGTH} digits")
     return int(value)
@@ -192,7 +192,7 @@ def _chunked(coding: bytes, *, old: bool) -> int:
 
 
 def _absolute(target: bytes) -> tuple[bytes, bytes]:
-    """Authority and path of a URL. The authority stands above what a Host header says: RFC 9112, 3.2.2."""
+    """Return authority and path of a URL. The authority overrides the Host header (RFC 9112, 3.2.2)."""
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is None or _HOST.fullmatch(absolute[1]) is None:
         raise malformed("expected a target that is a path, or a URL of http or https")

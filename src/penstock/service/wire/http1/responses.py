@@ -1,4 +1,4 @@
-"""Answers as bytes of HTTP/1.1."""
+"""Encode answers as HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ SIZES = 1024
 
 
 def length(size: int) -> bytes:
-    """The last header, and the end of the head."""
+    """Return the last header, and the end of the head."""
     return b"content-length: %d\r\n\r\n" % size
 
 
 LENGTHS = tuple(map(length, range(SIZES)))
-"""Made once for all small bodies: putting a number into text costs more than the rest of an answer."""
+"""The last header for all small bodies. Formatting the number costs more than the rest of an answer."""
 
 _BODILESS = frozenset({204, 304})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 def _lines(headers: Sequence[Header]) -> bytes:
-    """Headers as lines. One that would break out of its line is a fault of whoever made it, never sent."""
+    """Return headers as lines. A line end within a header would forge another one, so it raises ValueError."""
     joined = b"".join([b"%b: %b\r\n" % header for header in headers])
     if not joined.count(b"\n") == joined.count(b"\r") == len(headers) or b"\0" in joined:
-        raise ValueError("a header with a line end in it: expected one line each")
+        raise ValueError("a header: expected a value without line ends or NUL")
     return joined
 
 
 def _start(head: Head) -> bytes:
-    """Status line and headers, up to those that differ from answer to answer."""
+    """Return the status line and the headers that all answers of a head share."""
     return b"HTTP/1.1 %d %b\r\n" % (head.status, _PHRASES.get(head.status, "").encode()) + _lines(head.headers)
 
 
 def encode_answer(request: Http1Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
-    """An answer of any shape. What it leaves on the head lets `http1` make those of the usual shape in one go."""
+    """Encode an answer of any shape. It caches the start on the head, for the fast path of `Http1Call.answer`."""
     start = head.http1 or _start(head)
     parts = [start, _lines(extra), date]
     if not request.keep:

@@ -1,4 +1,4 @@
-"""A session on a socket."""
+"""An HTTP/2 session on a transport."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from penstock.service.wire.http2.session import Session
 from penstock.service.wire.traffic import Traffic
 
 LINGER = 1.0
-"""Seconds that a peer has to read why we leave. Closed at once, while more comes in, it might never see it."""
+"""Seconds that a peer has to read the last frames. Closing at once, while input is unread, could discard them."""
 
 
 class Http2(Connection):
     """A connection that speaks HTTP/2."""
 
-    __slots__ = ("_blocked", "_closing", "_session", "_streams", "_traffic", "_transport", "gone")
+    __slots__ = ("_blocked", "_closing", "_control", "_session", "_streams", "_traffic", "_transport", "gone")
 
     _transport: asyncio.Transport
 
     def __init__(self, traffic: Traffic, peer: Peer) -> None:
         self._traffic = traffic
         self.gone = False
-        self._blocked: float | None = None  # since when the peer has not taken what was written
-        self._closing: float | None = None  # since when all has been said
+        self._blocked: float | None = None  # since when the write buffer is full
+        self._closing: float | None = None  # since when nothing more is sent
         self._session = Session(
             traffic.limits, peer, traffic.batch.add, self._wrote, monotonic(), traffic.openers, self._date
         )
-        self._streams = self._session.streams
+        self._streams, self._control = self._session.streams, self._session.control
 
     def _wrote(self) -> None:
         self._traffic.batch.wrote(self)
 
     def _date(self) -> bytes:
         return self._traffic.date2
-
-    # ---------------------------------------------------------------- the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -47,18 +45,18 @@ class Http2(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
-        self._session.closed = True
+        self._control.closed = True
         self._streams.lose_all()
         self._streams.out.clear()
         self._traffic.leave(self)
 
     def data_received(self, data: bytes) -> None:
         self._session.receive(data, monotonic())
-        if self._session.closed:
+        if self._control.closed:
             self.flush()
 
     def eof_received(self) -> bool:
-        """The peer has gone: who speaks HTTP/2 never just stops to send, for it owes windows and acknowledgements."""
+        """Close: an HTTP/2 peer cannot half-close, because it owes window updates and acknowledgements."""
         return False
 
     def pause_writing(self) -> None:
@@ -71,8 +69,6 @@ class Http2(Connection):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # ---------------------------------------------------------------- the server tells
-
     def flush(self) -> None:
         out = self._streams.out
         if self.gone or self._transport.is_closing():
@@ -81,22 +77,22 @@ class Http2(Connection):
         if out:
             self._transport.write(b"".join(out))
             out.clear()
-        self._session.settle()
-        if self._session.closed and self._closing is None:
+        self._control.settle()
+        if self._control.closed and self._closing is None:
             self._close()
 
     def _close(self) -> None:
-        """Say no more, and wait for the peer to close, or for a while."""
+        """Send no more, and give the peer time to close."""
         self._closing = monotonic()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     @property
     def held(self) -> int:
-        return self._session.held
+        return self._streams.held
 
     def drain(self) -> None:
-        self._session.drain(monotonic())
+        self._control.drain(monotonic())
 
     def abort(self) -> None:
         self._transport.abort()
@@ -109,5 +105,5 @@ class Http2(Connection):
             self._transport.abort()
         else:
             self._session.sweep(now)
-            if self._session.closed:
+            if self._control.closed:
                 self.flush()

@@ -1,4 +1,4 @@
-"""What both sides of a session say about the session itself: settings, pings, windows, resets, and farewells."""
+"""The connection level of HTTP/2: settings, pings, windows, resets, time limits, and closing in good order."""
 
 from __future__ import annotations
 
@@ -26,97 +26,99 @@ from penstock.service.wire.http2.streams import Streams
 from penstock.service.wire.limits import ServerLimits
 
 CONNECTION_WINDOW = 1_048_576
-"""Bytes of bodies that a peer may send, over all streams, before we say that there may be more."""
+"""Bytes of bodies that a peer may send over all streams before it needs a window update."""
 
 SUDDEN = 0.005
-"""Seconds: who gives up a call later than that did wait for it."""
+"""Seconds. A reset within this time of its request counts as part of a flood (rapid reset)."""
 
 FEW_SETTINGS = 60
-"""Bytes of settings that are no more trouble than any frame."""
+"""Bytes of settings that one point of the flood budget covers."""
 
-PARTING = b"penstock"
-"""What our last ping says: when it comes back, the peer has seen that we are leaving."""
+FINAL_PING = b"penstock"
+"""The payload of the ping sent with a GOAWAY. Its acknowledgement shows that the peer has read the GOAWAY."""
 
-PATIENCE_TO_PART = 1.0
-"""Seconds that we wait for it."""
+FINAL_PING_WAIT = 1.0
+"""Seconds to wait for that acknowledgement."""
 
 
 class Control:
-    """The part of a session that is not about calls.
+    """The connection-level state of a session, and the handlers of the frames that change it.
 
-    - `closed`: no more is to be read; what there is to write is written, and the connection closed.
+    - `closed`: no more frames are read. Pending output is written, then the connection closes.
+    - `last_stream`: the highest stream that the peer has opened; `final_stream`: the highest that is served.
+    - `stream_window`: the receive window of a new stream.
+    - `now`: the time of the current read or sweep; `used`: when the connection was last used.
     """
 
     __slots__ = (
-        "_acked",
+        "_acknowledged",
         "_began",
-        "_final",
-        "_last",
+        "_draining_since",
         "_limits",
-        "_now",
-        "_parting",
-        "_patience",
         "_progress",
-        "_stream_window",
-        "_used",
+        "budget",
         "closed",
+        "final_stream",
+        "last_stream",
+        "now",
+        "stream_window",
         "streams",
+        "used",
     )
 
     def __init__(self, limits: ServerLimits, streams: Streams, now: float) -> None:
         self._limits, self.streams = limits, streams
         self.closed = False
-        self._patience = FloodBudget(now)
-        self._now = self._began = self._used = now
-        self._acked = False  # the peer has seen our settings
-        self._last = 0  # the peer's latest stream
-        self._parting: float | None = None  # since when we have been leaving
-        self._final = LARGEST  # the last stream that is served
-        self._progress = 0, now  # how much of what had to wait had left, and when that last changed
-        self._stream_window = min(max(limits.body + FRAME_SIZE, WINDOW), LARGEST)
+        self.budget = FloodBudget(now)
+        self.now = self._began = self.used = now
+        self._acknowledged = False  # the peer has acknowledged our settings
+        self.last_stream = 0
+        self._draining_since: float | None = None
+        self.final_stream = LARGEST
+        self._progress = 0, now  # bytes of delayed output sent so far, and when that number last changed
+        self.stream_window = min(max(limits.body + FRAME_SIZE, WINDOW), LARGEST)
         ours = [
             (SettingId.MAX_CONCURRENT_STREAMS, limits.calls),
-            (SettingId.INITIAL_WINDOW_SIZE, self._stream_window),
+            (SettingId.INITIAL_WINDOW_SIZE, self.stream_window),
             (SettingId.MAX_HEADER_LIST_SIZE, limits.head),
         ]
         self.streams.write(settings(ours) + window_update(0, CONNECTION_WINDOW - WINDOW))
 
-    # ---------------------------------------------------------------- frames
-
-    def _on_priority(self, flags: int, id: int, payload: bytes) -> None:
-        """Which stream matters more than which, we do not ask."""
-        self._patience.spend(self._now)
+    def priority(self, flags: int, id: int, payload: bytes) -> None:
+        """Check a PRIORITY frame. Priorities are ignored, as RFC 9113 allows."""
+        self.budget.spend(self.now)
         if not id:
             raise SessionError(Code.PROTOCOL_ERROR, "PRIORITY: expected a stream")
         if len(payload) != 5:
             raise StreamError(Code.FRAME_SIZE_ERROR)
 
-    def _on_reset(self, flags: int, id: int, payload: bytes) -> None:
+    def reset(self, flags: int, id: int, payload: bytes) -> None:
+        """Close the stream that the peer has reset."""
         if len(payload) != 4:
             raise SessionError(Code.FRAME_SIZE_ERROR, "RST_STREAM: expected 4 bytes")
-        self._check_not_idle(id)
+        self.check_not_idle(id)
         stream = self.streams.open.get(id)
         if stream is None:
-            self._patience.spend(self._now)
+            self.budget.spend(self.now)
             return
-        if self._now - stream.begun < SUDDEN:
-            self._patience.spend(self._now)
-        self._forget(id)
+        if self.now - stream.begun < SUDDEN:
+            self.budget.spend(self.now)
         self.streams.lose(stream)
 
-    def _on_settings(self, flags: int, id: int, payload: bytes) -> None:
+    def settings(self, flags: int, id: int, payload: bytes) -> None:
+        """Apply the peer's settings and acknowledge them."""
         if id:
             raise SessionError(Code.PROTOCOL_ERROR, "SETTINGS: expected no stream")
         if flags & ACK:
             if payload:
                 raise SessionError(Code.FRAME_SIZE_ERROR, "SETTINGS: expected an empty acknowledgement")
-            self._acked = True
+            self._acknowledged = True
             return
-        self._patience.spend(self._now, 1 + len(payload) // FEW_SETTINGS)
+        self.budget.spend(self.now, 1 + len(payload) // FEW_SETTINGS)
         smallest_table, window = TABLE_SIZE, None
         for name, value in read_settings(payload):
             if name == SettingId.INITIAL_WINDOW_SIZE:
-                window = value  # of many in a frame, the last one counts
+                window = value  # of several in one frame, the last one counts
             elif name == SettingId.HEADER_TABLE_SIZE:
                 smallest_table = min(smallest_table, value)
         if window is not None:
@@ -125,36 +127,39 @@ class Control:
             self.streams.shrink_table()
         self.streams.write(frame(SETTINGS, ACK, 0))
 
-    def _on_push(self, flags: int, id: int, payload: bytes) -> None:
-        raise SessionError(Code.PROTOCOL_ERROR, "PUSH_PROMISE: expected from servers alone")
+    def push_promise(self, flags: int, id: int, payload: bytes) -> None:
+        raise SessionError(Code.PROTOCOL_ERROR, "PUSH_PROMISE: a client must not send it")
 
-    def _on_ping(self, flags: int, id: int, payload: bytes) -> None:
+    def ping(self, flags: int, id: int, payload: bytes) -> None:
+        """Acknowledge a ping. The acknowledgement of our final ping sends the second GOAWAY."""
         if id:
             raise SessionError(Code.PROTOCOL_ERROR, "PING: expected no stream")
         if len(payload) != 8:
             raise SessionError(Code.FRAME_SIZE_ERROR, "PING: expected 8 bytes")
-        self._patience.spend(self._now)
+        self.budget.spend(self.now)
         if not flags & ACK:
             self.streams.write(frame(PING, ACK, 0, payload))
-        elif payload == PARTING and self._parting is not None:
-            self._part()
+        elif payload == FINAL_PING and self._draining_since is not None:
+            self._refuse_new_streams()
 
-    def _on_goaway(self, flags: int, id: int, payload: bytes) -> None:
+    def goaway(self, flags: int, id: int, payload: bytes) -> None:
+        """Take no more streams, because the peer is closing the connection."""
         if id:
             raise SessionError(Code.PROTOCOL_ERROR, "GOAWAY: expected no stream")
         if len(payload) < 8:
             raise SessionError(Code.FRAME_SIZE_ERROR, "GOAWAY: expected 8 bytes or more")
-        self._patience.spend(self._now)
-        if self._parting is None:
-            self._parting = self._now
-        self._part()
+        self.budget.spend(self.now)
+        if self._draining_since is None:
+            self._draining_since = self.now
+        self._refuse_new_streams()
 
-    def _on_window_update(self, flags: int, id: int, payload: bytes) -> None:
+    def window_update(self, flags: int, id: int, payload: bytes) -> None:
+        """Open the send window of a stream, or of the connection."""
         if len(payload) != 4:
             raise SessionError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE: expected 4 bytes")
-        self._patience.spend(self._now)
+        self.budget.spend(self.now)
         if id:
-            self._check_not_idle(id)
+            self.check_not_idle(id)
         more = read_number(payload)[0] & LARGEST
         if more:
             self.streams.opened(id, more)
@@ -163,76 +168,62 @@ class Control:
         else:
             raise SessionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE 0: expected at least 1")
 
-    def _check_not_idle(self, id: int) -> None:
-        if id > self._last or not id & 1:
+    def check_not_idle(self, id: int) -> None:
+        """Raise `SessionError` if the peer has never opened this stream."""
+        if id > self.last_stream or not id & 1:
             raise SessionError(Code.PROTOCOL_ERROR, f"stream {id}: expected one that was opened")
 
-    def _forget(self, id: int) -> None:
-        """A stream is over before it was whole."""
-
-    # ---------------------------------------------------------------- time
-
-    def sweep(self, now: float) -> None:
-        """End what takes too long."""
-        self._now = now
-        try:
-            self._check_times(now)
-        except SessionError as fault:
-            self.end(fault.code, fault.text)
-
-    def _check_times(self, now: float) -> None:
-        limits, streams = self._limits, self.streams
-        if not self._acked and now - self._began > limits.reading:
-            raise SessionError(Code.SETTINGS_TIMEOUT, "our settings are not acknowledged")
-        if streams.progress != self._progress[0] or not streams.unsent:
-            self._progress = streams.progress, now
-        elif now - self._progress[1] > limits.stalled:
-            raise SessionError(Code.ENHANCE_YOUR_CALM, "answers are not taken")
-        if self._parting is not None and now - self._parting > PATIENCE_TO_PART:
-            self._part()
-        if streams.open:
-            self._used = now
-        elif now - self._used > limits.idle:
-            self.drain(now)  # not at once: a call may be on its way
-        for stream in [one for one in streams.open.values() if not one.ended and one.listener is None]:
-            if now - stream.begun > limits.reading:
-                self._patience.spend(now)
-                self._forget(stream.id)
-                streams.reset(stream, Code.CANCEL)
-
-    # ---------------------------------------------------------------- the end
-
-    def drain(self, now: float) -> None:
-        """Say that no more calls are taken, and take those that were on their way: a peer learns it a while later."""
-        if self._parting is None and not self.closed:
-            self._parting = now
-            self.streams.write(goaway(LARGEST, Code.NO_ERROR) + frame(PING, 0, 0, PARTING))
-
-    def _part(self) -> None:
-        """Say which stream is the last."""
-        if self._final == LARGEST:
-            self._final = self._last
-            self.streams.write(goaway(self._last, Code.NO_ERROR))
-        self.settle()
-
-    def settle(self) -> None:
-        """Close, if we are leaving and all is answered."""
-        if self._final != LARGEST and not self.streams.open:
-            self.closed = True
-
-    def end(self, code: Code, text: str) -> None:
-        """End the session, and say why."""
-        if not self.closed:
-            self.streams.write(goaway(self._last, code, text))
-            self.closed = True
-            self.streams.lose_all()
-
-    def _refuse(self, id: int, code: Code) -> None:
-        """A stream ends by a fault of the peer."""
-        self._patience.spend(self._now)
-        self._forget(id)
+    def fail_stream(self, id: int, code: Code) -> None:
+        """Reset a stream on which the peer broke the protocol."""
+        self.budget.spend(self.now)
         stream = self.streams.open.get(id)
         if stream is None:
             self.streams.drop(id, code)
         else:
             self.streams.reset(stream, code)
+
+    def check_times(self, now: float) -> None:
+        """End what takes too long: raise `SessionError`, reset a request, or drain an idle connection."""
+        limits, streams = self._limits, self.streams
+        self.now = now
+        if not self._acknowledged and now - self._began > limits.reading:
+            raise SessionError(Code.SETTINGS_TIMEOUT, "the settings of the server are not acknowledged")
+        if streams.progress != self._progress[0] or not streams.unsent:
+            self._progress = streams.progress, now
+        elif now - self._progress[1] > limits.stalled:
+            raise SessionError(Code.ENHANCE_YOUR_CALM, "answers are not read")
+        if self._draining_since is not None and now - self._draining_since > FINAL_PING_WAIT:
+            self._refuse_new_streams()
+        if streams.open:
+            self.used = now
+        elif now - self.used > limits.idle:
+            self.drain(now)  # in two steps, because a call may be on its way
+        for stream in [one for one in streams.open.values() if not one.ended and one.listener is None]:
+            if now - stream.begun > limits.reading:
+                self.budget.spend(now)
+                streams.reset(stream, Code.CANCEL)
+
+    def drain(self, now: float) -> None:
+        """Announce the end with a GOAWAY and a ping. Calls that were already on their way are still served."""
+        if self._draining_since is None and not self.closed:
+            self._draining_since = now
+            self.streams.write(goaway(LARGEST, Code.NO_ERROR) + frame(PING, 0, 0, FINAL_PING))
+
+    def _refuse_new_streams(self) -> None:
+        """Send the GOAWAY that names the last stream served."""
+        if self.final_stream == LARGEST:
+            self.final_stream = self.last_stream
+            self.streams.write(goaway(self.last_stream, Code.NO_ERROR))
+        self.settle()
+
+    def settle(self) -> None:
+        """Close the session if it is draining and every call is answered."""
+        if self.final_stream != LARGEST and not self.streams.open:
+            self.closed = True
+
+    def end(self, code: Code, text: str) -> None:
+        """Close the session with an error."""
+        if not self.closed:
+            self.streams.write(goaway(self.last_stream, code, text))
+            self.closed = True
+            self.streams.lose_all()

@@ -1,8 +1,7 @@
-"""How much trouble a peer may make before it is told to calm down.
+"""A limit on frames that cost the server work and achieve nothing.
 
-Much of what a protocol allows costs us something and brings nobody forward: resets, pings, settings, empty frames,
-windows opened by a byte. Each of these costs a point. Answers bring points back, and so does time, so that whoever also
-gets something done is never short of them.
+Resets, pings, settings, empty frames and one-byte windows are allowed, and each costs the peer a point. Answers and
+time give points back, so a peer that also gets work done never runs out.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ PER_SECOND = 100.0
 
 
 class FloodBudget:
-    """The points of one connection."""
+    """The points that one connection has left."""
 
     __slots__ = ("_at", "_points")
 
@@ -22,14 +21,14 @@ class FloodBudget:
         self._points, self._at = POINTS, now
 
     def spend(self, now: float, points: int = 1) -> None:
-        """The peer made some trouble: a `SessionError` once it made too much."""
+        """Take points. Raises `SessionError` when none are left."""
         self._points -= points
         if self._points < 0.0:
             self._points = min(POINTS, self._points + (now - self._at) * PER_SECOND)
             self._at = now
             if self._points < 0.0:
-                raise SessionError(Code.ENHANCE_YOUR_CALM, "too much trouble for too few calls")
+                raise SessionError(Code.ENHANCE_YOUR_CALM, "too many frames for the calls served")
 
     def earn(self, points: int) -> None:
-        """The peer took part in something useful."""
+        """Give points back for calls served."""
         self._points = min(POINTS, self._points + points)

@@ -1,4 +1,4 @@
-"""Frames: what they look like on the wire, the protocol's errors and its settings. Pure."""
+"""Frames of HTTP/2, its error codes and its settings. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from struct import Struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client says first."""
+"""The first bytes that a client sends."""
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
@@ -17,17 +17,17 @@ PADDED = 0x8
 PRIORITISED = 0x20
 
 HEAD = 9
-"""Bytes before the payload."""
+"""Bytes of a frame before its payload."""
 FRAME_SIZE = 16_384
-"""The largest payload that everybody takes, and the largest that we take."""
+"""The largest payload: the default of the protocol, which every peer accepts."""
 WINDOW = 65_535
-"""The window that everything begins with."""
+"""The initial window of connections and streams."""
 LARGEST = 0x7FFF_FFFF
-"""The largest window, and the largest number of a stream."""
+"""The largest window, and the largest stream number."""
 
 _HEAD = Struct(">IBI")
 frame_head = _HEAD.pack
-"""From `length << 8 | kind`, flags and stream."""
+"""Pack `length << 8 | kind`, flags and stream."""
 read_head = _HEAD.unpack_from
 _PAIR = Struct(">HI")
 _NUMBER = Struct(">I")
@@ -35,7 +35,7 @@ read_number = _NUMBER.unpack_from
 
 
 class Code(IntEnum):
-    """The protocol's errors."""
+    """The error codes of the protocol."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -54,7 +54,7 @@ class Code(IntEnum):
 
 
 class SettingId(IntEnum):
-    """What each side may ask of the other."""
+    """The settings that each side announces."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -65,7 +65,7 @@ class SettingId(IntEnum):
 
 
 class SessionError(Exception):
-    """The peer broke the rules, and the connection ends."""
+    """A connection error: the peer broke the protocol, and the connection ends."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ class SessionError(Exception):
 
 
 class StreamError(Exception):
-    """The peer broke the rules, and one stream ends."""
+    """A stream error: the peer broke the protocol, and one stream is reset."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
@@ -89,7 +89,7 @@ def settings(pairs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Each setting in its order, checked; whether a window now overflows, only its streams can tell."""
+    """Yield each setting, checked. Whether a new window overflows those of open streams is left to `Streams`."""
     if len(payload) % _PAIR.size:
         raise SessionError(Code.FRAME_SIZE_ERROR, "SETTINGS: expected whole pairs")
     for name, value in _PAIR.iter_unpack(payload):
@@ -115,7 +115,7 @@ def goaway(last: int, code: int, text: str = "") -> bytes:
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
-    """A payload of DATA or HEADERS without its padding."""
+    """Return the payload of DATA or HEADERS without its padding."""
     if not flags & PADDED:
         return payload
     if not payload:

@@ -1,4 +1,4 @@
-"""From fields to a request, and what makes a request malformed: RFC 9113, section 8."""
+"""Header fields to a request, and the rules for well-formed requests: RFC 9113, section 8."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SECONDS = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 
 
 
 class Http2Request:
-    """What all calls with the same fields have in common.
+    """The head of a request; calls with the same fields share it.
 
-    - `length`: of the body, if it was said.
-    - `timeout`: seconds that the peer waits, if it said so.
-    - `expects`: whether the peer waits for a word before it sends the body.
-    - `grpc`: whether it wants gRPC's errors rather than those of HTTP.
+    - `length`: of the body, from `content-length`.
+    - `timeout`: seconds, from `grpc-timeout`.
+    - `expects`: whether the peer waits for `100 Continue` before it sends the body.
+    - `grpc`: whether errors take the form of gRPC rather than that of HTTP.
     """
 
     __slots__ = ("expects", "grpc", "headers", "length", "method", "path", "query", "timeout")
@@ -38,7 +38,7 @@ class Http2Request:
 
 
 def read(fields: Sequence[Header]) -> Http2Request:
-    """The request that these fields make, each of them sound by itself."""
+    """Return the request of these fields, each of which has passed `is_sound`."""
     pseudo: list[bytes | None] = [None, None, None, None]
     headers: list[Header] = []
     special: list[Header] = []
@@ -60,7 +60,7 @@ def read(fields: Sequence[Header]) -> Http2Request:
     if not scheme or not method or not target or method == b"CONNECT" or target[0] != 0x2F:
         method, target = _unusual(method, scheme, target)
     request = Http2Request(method, target)
-    _heed(request, special)
+    _apply(request, special)
     if authority:
         if any(name == b"host" for name, _ in special):
             headers = _without_host(headers, authority)
@@ -72,16 +72,16 @@ def read(fields: Sequence[Header]) -> Http2Request:
 
 
 def _unusual(method: bytes | None, scheme: bytes | None, target: bytes | None) -> tuple[bytes, bytes]:
-    """What is no request for a path."""
+    """Check a request whose target is no path: only `OPTIONS *` is allowed."""
     if method == b"CONNECT" and target is None and scheme is None:
-        raise StreamError(Code.REFUSED_STREAM)  # we are no proxy
+        raise StreamError(Code.REFUSED_STREAM)  # this server is no proxy
     if method != b"OPTIONS" or target != b"*" or not scheme:
         raise StreamError(Code.PROTOCOL_ERROR)
     return method, target
 
 
-def _heed(request: Http2Request, special: Sequence[Header]) -> None:
-    """Headers that mean something to the protocol."""
+def _apply(request: Http2Request, special: Sequence[Header]) -> None:
+    """Apply the headers that concern the protocol."""
     for name, value in special:
         if name == b"content-type":
             request.grpc = value.startswith(b"application/grpc")
@@ -102,23 +102,23 @@ def _without_host(headers: list[Header], authority: bytes) -> list[Header]:
 
 
 def _with_whole_cookie(headers: list[Header]) -> list[Header]:
-    """A cookie may come in crumbs, to be compressed the better."""
-    crumbs = [value for name, value in headers if name == b"cookie"]
-    return [*(field for field in headers if field[0] != b"cookie"), (b"cookie", b"; ".join(crumbs))]
+    """Join cookies, which HTTP/2 may split for better compression."""
+    parts = [value for name, value in headers if name == b"cookie"]
+    return [*(field for field in headers if field[0] != b"cookie"), (b"cookie", b"; ".join(parts))]
 
 
 def check_trailers(fields: Sequence[Header]) -> None:
-    """Nobody asks what the trailers of a request say; they have to be well-formed all the same."""
+    """Check that trailers are well-formed. Their values are ignored."""
     if any(name[:1] == b":" or name in _FORBIDDEN for name, _ in fields):
         raise StreamError(Code.PROTOCOL_ERROR)
 
 
-def _length(value: bytes, said: int | None) -> int:
-    if not value.isdigit() or len(value) > 18 or said not in (None, int(value)):
+def _length(value: bytes, before: int | None) -> int:
+    if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
         raise StreamError(Code.PROTOCOL_ERROR)
     return int(value)
 
 
 def _seconds(value: bytes) -> float | None:
     match = _timeout(value)
-    return int(match[1]) * _SECONDS[match[2]] if match else None  # who cannot say how long it waits, waits
+    return int(match[1]) * _SECONDS[match[2]] if match else None  # an invalid timeout counts as none

@@ -1,7 +1,11 @@
-"""Header blocks (RFC 7541) to fields and back.
+"""Header compression (RFC 7541): header blocks to fields and back.
 
-Reading keeps the peer's dynamic table. Writing keeps none, so that an encoded field can be remembered and repeated on
-any connection: names and values of the static table by their index, all else as it is.
+Decoding keeps the dynamic table of the peer. Encoding uses the static table alone, so that an encoded field can be
+cached and sent on any connection.
+
+The Huffman code is decoded by the byte. Each node of the code's tree has a row, which gives for each byte the text that
+it completes and the next row, so a string costs one look-up per byte. Rows are filled on first use, because most of the
+256 are never used.
 """
 
 from __future__ import annotations
@@ -16,21 +20,11 @@ from hpack.table import HeaderTable
 from penstock.service.wire.calls import Header
 from penstock.service.wire.http2.frames import Code, SessionError
 
-# ---------------------------------------------------------------- huffman
-
-
-# The Huffman code of RFC 7541, decoded by the byte.
-#
-# A row belongs to a node of the code's tree. It says for each byte which text that completes from there, and which row
-# comes next: a string costs one look-up for each of its bytes. Rows are filled when they are first needed, for most of
-# the 256 never are.
-
-
 _EOS = 256
 
 
 def _tree() -> list[list[int]]:
-    """Nodes, each with where 0 and 1 lead: to another node, or, less than 0, to the symbol ~n."""
+    """Return the nodes of the code, each with its two children: a node, or a symbol n as ~n."""
     nodes = [[0, 0]]
     for symbol, (code, length) in enumerate(zip(REQUEST_CODES, REQUEST_CODES_LENGTH, strict=True)):
         node = 0
@@ -50,12 +44,12 @@ Row: TypeAlias = "list[tuple[Row, bytes]]"
 
 _ROWS: list[Row] = [[] for _ in _NODES]
 _FIRST = _ROWS[0]
-_DEAD: Row = []  # after the end of the string within the string
+_DEAD: Row = []  # after EOS, which must not occur within a string
 _DEAD += [(_DEAD, b"")] * 256
 
 
 def _ends() -> list[Row]:
-    """Where a string may end: padded by less than 8 bits, all of them 1."""
+    """Return the rows in which a string may end: padded by at most 7 bits, all of them 1."""
     node, ends = 0, [_FIRST]
     for _ in range(7):
         node = _NODES[node][1]
@@ -67,7 +61,7 @@ _ENDS = frozenset(map(id, _ends()))
 
 
 def from_huffman(data: bytes) -> bytes:
-    """The text of a string. Raises ValueError if there is none."""
+    """Return the text of a Huffman-coded string. Raises ValueError if it is invalid."""
     row = _FIRST
     texts = []
     for byte in data:
@@ -76,7 +70,7 @@ def from_huffman(data: bytes) -> bytes:
         row, text = row[byte]
         texts.append(text)
     if id(row) not in _ENDS:
-        raise ValueError("a string in Huffman code does not end as it must")
+        raise ValueError("a Huffman-coded string with invalid padding")
     return b"".join(texts)
 
 
@@ -97,14 +91,11 @@ def _step(node: int, byte: int) -> tuple[Row, bytes]:
     return _ROWS[node], bytes(text)
 
 
-# ---------------------------------------------------------------- fields
-
-
 TABLE_SIZE = 4_096
-"""Of the dynamic table, in bytes as RFC 7541 counts them: we ask for no other."""
+"""The size of the dynamic table, in bytes as RFC 7541 counts them: its default."""
 
 NO_TABLE = b"\x20"
-"""Said before a block: we keep no dynamic table."""
+"""Before a header block: its encoder uses no dynamic table."""
 
 _STATIC: tuple[Header, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)  # counted from 1
 _INDEX = {field: index for index, field in reversed(list(enumerate(_STATIC)))}
@@ -115,22 +106,22 @@ _sound_name = re.compile(rb":?[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
 _unsound_value = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
 
 _MOST_OCTETS = 5
-"""Of a number: enough for 32 bits."""
+"""The longest number, which is enough for 32 bits."""
 
 
 def is_sound(field: Header) -> bool:
-    """Whether a field is one that HTTP/2 allows: RFC 9113, section 8.2.1."""
+    """Return whether HTTP/2 allows a field: RFC 9113, section 8.2.1."""
     return _sound_name(field[0]) is not None and _unsound_value(field[1]) is None
 
 
 Decoded: TypeAlias = tuple[list[Header], int, bool]
-"""The fields of a block, except those beyond the largest size; the size of all; and whether all are sound."""
+"""The fields of a block up to the largest size, the size of all fields, and whether all of them are sound."""
 
 
 class Decoder:
-    """The fields of one peer's header blocks, one after another.
+    """The decoder of one peer's header blocks.
 
-    - `changed`: whether the last block changed the dynamic table. While none does, equal blocks mean equal fields.
+    - `changed`: whether the last block changed the dynamic table. While none does, equal blocks have equal fields.
     """
 
     __slots__ = ("_limit", "_size", "_table", "_tainted", "changed")
@@ -138,16 +129,16 @@ class Decoder:
     def __init__(self) -> None:
         self._table: list[Header] = []  # the newest last
         self._size, self._limit = 0, TABLE_SIZE
-        self._tainted = False  # something in the table is not sound, or was
+        self._tainted = False  # the table holds, or has held, a field that is not sound
         self.changed = False
 
     def decode(self, block: bytes, largest: int) -> Decoded:
-        """The fields of a block. The table is kept whatever they are, so that later blocks can be read."""
+        """Decode a block. Invalid fields too enter the table, so that later blocks can be read."""
         self.changed = False
         try:
             fields, size, sound = self._decode(block, largest)
         except (IndexError, ValueError):
-            raise SessionError(Code.COMPRESSION_ERROR, "a header block that cannot be read") from None
+            raise SessionError(Code.COMPRESSION_ERROR, "an invalid header block") from None
         if self._tainted:
             sound = all(map(is_sound, fields))
         return fields, size, sound
@@ -194,7 +185,7 @@ class Decoder:
         if size == 0x1F:
             size, at = _number(block, at, 0x1F)
         if begun or size > TABLE_SIZE:
-            raise ValueError("a size of the table that is too large, or too late")
+            raise ValueError("a table size that is too large, or not at the start of a block")
         self._limit = size
         self._evict()
         self.changed = True
@@ -217,7 +208,7 @@ class Decoder:
 
 
 def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
-    """The rest of a number whose first octet was full."""
+    """Read the rest of a number whose first octet was full."""
     for shift in range(0, 7 * _MOST_OCTETS, 7):
         octet = block[at]
         at += 1
@@ -240,7 +231,7 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def encode(fields: Iterable[Header]) -> bytes:
-    """A block, or a part of one, that leaves no trace in the peer's table."""
+    """Encode fields as a header block, or a part of one, that leaves the peer's table unchanged."""
     return b"".join(map(_encode, fields))
 
 
@@ -250,7 +241,7 @@ def _encode(field: Header) -> bytes:
         return bytes([0x80 | index])
     name, value = field
     if _unsound_value(value):
-        raise ValueError("a header with a line end in it: expected one line each")
+        raise ValueError("a header: expected a value without line ends, NUL or outer spaces")
     known = _NAME_INDEX.get(name)
     return (_length(known, 0x0F) if known else b"\x00" + _length(len(name), 0x7F) + name) + (
         _length(len(value), 0x7F) + value

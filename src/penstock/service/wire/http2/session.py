@@ -1,15 +1,15 @@
-"""A session of HTTP/2, as its server: bytes in, calls up, bytes out. No socket, and time is an argument.
+"""An HTTP/2 connection as its server sees it: bytes in, calls and bytes out. No socket; time is an argument.
 
-What the peer does wrong ends a stream or the session, with the protocol's own error. What it may do, yet only to be a
-nuisance, its `Patience` counts. A header block that was seen before, while the table it refers to stays as it is, is
-not read again: clients send the same one all day.
+A protocol violation ends the stream or the session with the error that RFC 9113 names. Frames that are legal but
+useless are limited by `FloodBudget`. Clients repeat the same header block on most requests, so decoded blocks are
+cached for as long as the table that they refer to does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.service.wire.calls import Call, Header, Listener, Openers, Peer
+from penstock.service.wire.calls import Call, Head, Header, Listener, Openers, Peer
 from penstock.service.wire.http2.control import CONNECTION_WINDOW, Control
 from penstock.service.wire.http2.frames import (
     CONTINUATION,
@@ -35,31 +35,35 @@ from penstock.service.wire.http2.head import Http2Request, check_trailers, read
 from penstock.service.wire.http2.hpack import Decoder, encode
 from penstock.service.wire.http2.streams import Stream, Streams
 from penstock.service.wire.limits import ServerLimits
-from penstock.service.wire.problems import refuse_body, refuse_head
+from penstock.service.wire.problems import RefusedRequest, fields_too_large, too_large
 
 KNOWN, KNOWN_SIZE = 64, 1_024
-"""How many header blocks are remembered, and how large one may be."""
+"""How many header blocks are cached, and the size of the largest."""
 
 BODIES = 8
-"""How many of the largest bodies may be under way at once."""
+"""How many bodies of the largest size one connection may send at once."""
 
 SMALL = 64
-"""Bytes: a smaller frame of a longer body is more trouble than it is worth."""
+"""Bytes. A smaller frame of a longer body costs a point of the flood budget."""
 
 LARGE_HEAD = 20
-"""Points that a head costs which is too large: a few bytes can name a large field again and again."""
+"""Points that an oversized head costs. A few bytes can name a large field of the table many times."""
 
 CONTINUE = encode([(b":status", b"100")])
 
-TOO_LARGE = Http2Request(b"GET", b"")
+OVERSIZED = Http2Request(b"GET", b"")
 """Stands for a request whose head is too large to be read."""
 
+GRPC_EXHAUSTED = Head(200, [(b"content-type", b"application/grpc"), (b"grpc-status", b"8")])  # RESOURCE_EXHAUSTED
 
-class Session(Control):
-    """What one peer and we have said to each other.
 
-    - `take` gets each call that has been read whole; `wrote` is called when there is something to write.
-    - `date` makes the header of that name, encoded.
+class Session:
+    """One HTTP/2 connection.
+
+    - `take` is called with each request that has been read completely.
+    - `wrote` is called when output is pending after there was none.
+    - `date` returns the encoded `date` header.
+    - `control` is the state of the connection, `streams` the open streams and the pending output.
     """
 
     __slots__ = (
@@ -73,14 +77,15 @@ class Session(Control):
         "_handlers",
         "_have",
         "_known",
-        "_known_at",
+        "_limits",
         "_need",
         "_openers",
         "_peer",
         "_pieces",
         "_take",
         "_window",
-        "held",
+        "control",
+        "streams",
     )
 
     def __init__(
@@ -93,38 +98,36 @@ class Session(Control):
         openers: Openers | None = None,
         date: Callable[[], bytes] | None = None,
     ) -> None:
-        super().__init__(limits, Streams(wrote, date), now)
-        self._peer, self._take, self._openers = peer, take, openers or {}
+        self._limits, self._peer, self._take, self._openers = limits, peer, take, openers or {}
+        self.streams = Streams(wrote, date)
+        self.control = control = Control(limits, self.streams, now)
         self._decoder = Decoder()
         self._known: dict[bytes, Http2Request] = {}
-        self._known_at = 0  # how often the decoder's table had changed
         self._greeted = False  # the peer has sent its preface and its settings
-        self._pieces: list[bytes] = []  # of what is not yet a whole frame
-        self._have, self._need, self._cut = 0, len(PREFACE) + HEAD, now  # since when
-        self._block: bytearray | None = None  # a header block that CONTINUATIONs go on with
+        self._pieces: list[bytes] = []  # of a frame that has not come completely
+        self._have, self._need, self._cut = 0, len(PREFACE) + HEAD, now  # their bytes, those needed, since when
+        self._block: bytearray | None = None  # a header block to be continued by CONTINUATION
         self._block_stream, self._block_ends, self._block_began = 0, False, now
         self._window = CONNECTION_WINDOW  # what the peer may still send
-        self.held = 0  # bytes of bodies that are not yet whole
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
             self._on_data,
             self._on_headers,
-            self._on_priority,
-            self._on_reset,
-            self._on_settings,
-            self._on_push,
-            self._on_ping,
-            self._on_goaway,
-            self._on_window_update,
+            control.priority,
+            control.reset,
+            control.settings,
+            control.push_promise,
+            control.ping,
+            control.goaway,
+            control.window_update,
             self._on_continuation,
         )
 
-    # ---------------------------------------------------------------- bytes in
-
     def receive(self, data: bytes, now: float) -> None:
-        """The peer has sent something."""
-        if self.closed:
+        """Read what the peer has sent."""
+        control = self.control
+        if control.closed:
             return
-        self._now = self._used = now
+        control.now = control.used = now
         if self._need:
             self._pieces.append(data)
             self._have += len(data)
@@ -134,8 +137,8 @@ class Session(Control):
             self._pieces.clear()
         try:
             at = self._frames(data, 0 if self._greeted else self._greet(data))
-        except SessionError as fault:
-            self.end(fault.code, fault.text)
+        except SessionError as error:
+            control.end(error.code, error.text)
             return
         self._have = len(data) - at
         if self._have:
@@ -145,17 +148,28 @@ class Session(Control):
         else:
             self._need = 0
         self.streams.send_queued()
-        self._patience.earn(self.streams.useful())
-        self.settle()
+        control.budget.earn(self.streams.useful())
+        control.settle()
+
+    def sweep(self, now: float) -> None:
+        """End what takes too long."""
+        latest = now - self._limits.reading
+        try:
+            if (self._need and self._cut < latest) or (self._block is not None and self._block_began < latest):
+                raise SessionError(Code.ENHANCE_YOUR_CALM, "a frame or a header block does not end")
+            self.control.check_times(now)
+        except SessionError as error:
+            self.control.end(error.code, error.text)
 
     def _greet(self, data: bytes) -> int:
+        """Check the preface and that settings follow; return the offset of the settings."""
         if not data.startswith(PREFACE) or data[len(PREFACE) + 3] != SETTINGS or data[len(PREFACE) + 4]:
             raise SessionError(Code.PROTOCOL_ERROR, "expected the preface of HTTP/2, and settings")
         self._greeted = True
         return len(PREFACE)
 
     def _frames(self, data: bytes, at: int) -> int:
-        """Go through all frames that are whole; up to where that was."""
+        """Handle all complete frames; return the offset of the first incomplete one."""
         end, handlers = len(data), self._handlers
         while end - at >= HEAD:
             kind, flags, id = read_head(data, at)
@@ -171,22 +185,14 @@ class Session(Control):
                 raise SessionError(Code.PROTOCOL_ERROR, "expected CONTINUATION")
             try:
                 if kind == HEADERS and flags | END_STREAM == END_STREAM | END_HEADERS:
-                    self._on_block(id, data[start:at], flags & END_STREAM)  # as nearly all are
+                    self._on_block(id, data[start:at], flags & END_STREAM)  # the usual case
                 elif kind < len(handlers):
                     handlers[kind](flags, id, data[start:at])
                 else:
-                    self._patience.spend(self._now)  # of a kind that we do not know
-            except StreamError as fault:
-                self._refuse(id, fault.code)
+                    self.control.budget.spend(self.control.now)  # unknown types are ignored, as RFC 9113 demands
+            except StreamError as error:
+                self.control.fail_stream(id, error.code)
         return at
-
-    def _check_times(self, now: float) -> None:
-        latest = now - self._limits.reading
-        if (self._need and self._cut < latest) or (self._block is not None and self._block_began < latest):
-            raise SessionError(Code.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
-        super()._check_times(now)
-
-    # ---------------------------------------------------------------- heads
 
     def _on_headers(self, flags: int, id: int, payload: bytes) -> None:
         payload = unpadded(payload, flags)
@@ -198,7 +204,7 @@ class Session(Control):
             self._on_block(id, payload, flags & END_STREAM)
         else:
             self._block, self._block_stream, self._block_ends = bytearray(payload), id, bool(flags & END_STREAM)
-            self._block_began = self._now
+            self._block_began = self.control.now
 
     def _on_continuation(self, flags: int, id: int, payload: bytes) -> None:
         block = self._block
@@ -208,31 +214,31 @@ class Session(Control):
         if len(block) > self._limits.head:
             raise SessionError(Code.ENHANCE_YOUR_CALM, f"a header block: expected at most {self._limits.head} bytes")
         if len(payload) < SMALL:
-            self._patience.spend(self._now)
+            self.control.budget.spend(self.control.now)
         if flags & END_HEADERS:
             self._block = None
             self._on_block(id, bytes(block), self._block_ends)
 
     def _on_block(self, id: int, block: bytes, ends: int) -> None:
-        """A header block is whole."""
-        streams = self.streams
-        if id <= self._last or not id & 1:
+        """Begin the request of a complete header block."""
+        streams, control = self.streams, self.control
+        if id <= control.last_stream or not id & 1:
             self._on_later_block(id, block, ends)
             return
-        self._last = id
+        control.last_stream = id
         request = self._known.get(block)
         if request is None:
             request = self._read(id, block)
             if request is None:
                 return
-        if id > self._final:
-            raise StreamError(Code.REFUSED_STREAM)  # we are leaving: elsewhere it may be served
+        if id > control.final_stream:
+            raise StreamError(Code.REFUSED_STREAM)  # draining: the client may retry on another connection
         if len(streams.open) + streams.abandoned >= self._limits.calls:
             raise StreamError(Code.REFUSED_STREAM)
         if streams.unsent > self._limits.unsent:
             raise StreamError(Code.ENHANCE_YOUR_CALM)
-        stream = streams.open[id] = Stream(streams, id, request, self._peer, self._now)
-        stream.window = self._stream_window
+        stream = streams.open[id] = Stream(streams, id, request, self._peer, control.now)
+        stream.window = control.stream_window
         if request.path in self._openers:
             stream.listener = self._openers[request.path](stream)
             if ends:
@@ -244,12 +250,12 @@ class Session(Control):
             streams.write(frame(HEADERS, END_HEADERS, id, CONTINUE))
 
     def _read(self, id: int, block: bytes) -> Http2Request | None:
-        """The request of a block; None where it has been refused."""
+        """Return the request of a header block, or None if it was refused."""
         fields = self._decode(block)
         if fields is None:
-            stream = self.streams.open[id] = Stream(self.streams, id, TOO_LARGE, self._peer, self._now)
-            refuse_head(stream, self._limits)
-            self._patience.spend(self._now, LARGE_HEAD)
+            stream = self.streams.open[id] = Stream(self.streams, id, OVERSIZED, self._peer, self.control.now)
+            self._refuse(stream, fields_too_large(self._limits))
+            self.control.budget.spend(self.control.now, LARGE_HEAD)
             return None
         request = read(fields)
         if not self._decoder.changed and len(block) <= KNOWN_SIZE:
@@ -259,7 +265,7 @@ class Session(Control):
         return request
 
     def _decode(self, block: bytes) -> list[Header] | None:
-        """The fields of a block; None where they are too many or too large."""
+        """Return the fields of a header block, or None if they are too many or too large."""
         limits = self._limits
         fields, size, sound = self._decoder.decode(block, limits.head)
         if self._decoder.changed:
@@ -269,12 +275,12 @@ class Session(Control):
         return fields if size <= limits.head and len(fields) <= limits.headers else None
 
     def _on_later_block(self, id: int, block: bytes, ends: int) -> None:
-        """Trailers, or a mistake."""
-        fields = self._decode(block)  # in any case, to keep the table
+        """Handle a header block of an old stream: trailers, or a protocol violation."""
+        fields = self._decode(block)  # in any case, because it may change the table
         stream = self.streams.open.get(id)
         if stream is None:
             if id in self.streams.dropped:
-                return  # it was on its way when we reset the stream
+                return  # sent before the peer saw our reset
             if id & 1:
                 raise SessionError(Code.STREAM_CLOSED, f"HEADERS on stream {id}: expected one that is open")
             raise SessionError(Code.PROTOCOL_ERROR, f"HEADERS on stream {id}: expected an odd number")
@@ -284,8 +290,6 @@ class Session(Control):
             raise StreamError(Code.PROTOCOL_ERROR)
         check_trailers(fields or ())
         self._ended(stream)
-
-    # ---------------------------------------------------------------- bodies
 
     def _on_data(self, flags: int, id: int, payload: bytes) -> None:
         size = len(payload)
@@ -302,44 +306,44 @@ class Session(Control):
         if flags & PADDED:
             payload = unpadded(payload, flags)
         if not flags & END_STREAM and len(payload) < SMALL:
-            self._patience.spend(self._now)
+            self.control.budget.spend(self.control.now)
         if stream.listener is not None:
             self._pass_on(stream, stream.listener, payload, flags)
         elif flags & END_STREAM and stream.pieces is None and len(payload) <= self._limits.body:
             stream.body = payload
-            self._complete(stream)  # as nearly all are
+            self._complete(stream)  # the usual case
         else:
             self._gather(stream, payload, flags)
 
     def _reopen(self) -> None:
-        """Open the window of the connection, unless the peer did not keep to it."""
+        """Open the window of the connection again, unless the peer has overrun it."""
         if self._window < 0:
             raise SessionError(Code.FLOW_CONTROL_ERROR, "DATA: expected no more than the window")
         self.streams.write(window_update(0, CONNECTION_WINDOW - self._window))
         self._window = CONNECTION_WINDOW
 
     def _on_late_data(self, id: int, stream: Stream | None) -> None:
-        self._check_not_idle(id)
+        self.control.check_not_idle(id)
         if stream is not None or id not in self.streams.dropped:
             raise StreamError(Code.STREAM_CLOSED)
-        self._patience.spend(self._now)  # it was on its way when we reset the stream
+        self.control.budget.spend(self.control.now)  # sent before the peer saw our reset
 
     def _gather(self, stream: Stream, payload: bytes, flags: int) -> None:
-        """One more piece of a body."""
+        """Add a piece to a body."""
         if stream.pieces is None:
             stream.pieces = []
         stream.pieces.append(payload)
         stream.size += len(payload)
-        self.held += len(payload)
+        self.streams.held += len(payload)
         if stream.size > self._limits.body:
-            self._forget(stream.id)
+            self.streams.drop_body(stream)
             stream.ended = bool(flags & END_STREAM)
-            refuse_body(stream, self._limits)
+            self._refuse(stream, too_large(self._limits.body))
         elif flags & END_STREAM:
             self._ended(stream)
-        elif self.held > BODIES * self._limits.body:
+        elif self.streams.held > BODIES * self._limits.body:
             raise StreamError(Code.ENHANCE_YOUR_CALM)
-        elif stream.window < self._stream_window // 2:
+        elif stream.window < self.control.stream_window // 2:
             self._reopen_stream(stream)
 
     def _ended(self, stream: Stream) -> None:
@@ -349,11 +353,11 @@ class Session(Control):
             return
         if stream.pieces is not None:
             stream.body = b"".join(stream.pieces)
-            self._forget(stream.id)
+            self.streams.drop_body(stream)
         self._complete(stream)
 
     def _complete(self, stream: Stream) -> None:
-        """A request is whole."""
+        """Hand over a complete request."""
         length = stream.request.length
         if length is not None and length != len(stream.body):
             raise StreamError(Code.PROTOCOL_ERROR)
@@ -361,21 +365,22 @@ class Session(Control):
         self._take(stream)
 
     def _pass_on(self, stream: Stream, listener: Listener, payload: bytes, flags: int) -> None:
-        """To whoever listens."""
+        """Hand a piece of a streaming call to its listener."""
         if payload:
             listener.received(payload)
         if flags & END_STREAM:
             self._ended(stream)
-        elif stream.window < self._stream_window // 2:
+        elif stream.window < self.control.stream_window // 2:
             self._reopen_stream(stream)
 
     def _reopen_stream(self, stream: Stream) -> None:
         if not stream.lost:
-            self.streams.write(window_update(stream.id, self._stream_window - stream.window))
-            stream.window = self._stream_window
+            self.streams.write(window_update(stream.id, self.control.stream_window - stream.window))
+            stream.window = self.control.stream_window
 
-    def _forget(self, id: int) -> None:
-        stream = self.streams.open.get(id)
-        if stream is not None and stream.pieces is not None:
-            self.held -= stream.size
-            stream.pieces, stream.size = None, 0
+    def _refuse(self, stream: Stream, refusal: RefusedRequest) -> None:
+        """Answer a request that is too large; a gRPC call gets a gRPC status."""
+        if stream.request.grpc:
+            stream.answer(GRPC_EXHAUSTED, b"", [(b"grpc-message", refusal.detail.encode())])
+        else:
+            stream.answer(refusal.head, refusal.body)

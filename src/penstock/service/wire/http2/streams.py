@@ -1,7 +1,7 @@
-"""Open streams, and their answers within the windows that the peer has opened. No socket, no clock.
+"""Open streams, and their answers within the flow control windows of the peer. No socket, no clock.
 
-An answer that fits into the windows is turned into frames at once. Whatever does not fit waits, and leaves in turns of
-one frame per stream as the peer opens its windows.
+An answer that fits into the windows becomes frames at once. The rest is queued and sent round robin, one frame per
+stream, as the peer opens its windows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from penstock.service.wire.http2.head import Http2Request
 from penstock.service.wire.http2.hpack import NO_TABLE, encode
 
 DROPPED = 256
-"""How many streams that we have reset are remembered."""
-
+"""How many reset streams are remembered."""
 
 PER_ANSWER = 2
 PER_POINT = 1_024
-"""What a peer earns by taking part: points for an answer, and how many bytes of a long one make a point."""
+"""What gives points back to the flood budget: an answer, and every so many bytes of a long one."""
 
 
 class Encoded:
-    """A head as HTTP/2 sends it: kept with it, for every answer that shares it."""
+    """The encoding of a `Head`, cached there for all answers that share it."""
 
     __slots__ = ("block", "bodiless", "dated", "sized", "trailers", "trailers_sized", "unusual")
 
@@ -53,7 +52,7 @@ class Encoded:
 
 
 class Stream(StreamingCall):
-    """A call, and the stream it came on."""
+    """A call, and the stream on which it came."""
 
     __slots__ = (
         "_streams",
@@ -77,13 +76,13 @@ class Stream(StreamingCall):
         self.headers, self.peer, self.body = request.headers, peer, b""
         self.expires = None if request.timeout is None else now + request.timeout
         self._streams, self.id, self.request, self.begun = streams, id, request, now
-        self.window = 0  # what the peer may still send
-        self.credit = 0  # of the peer's window, above what every stream begins with
+        self.window = 0  # bytes that the peer may still send
+        self.credit = 0  # of the peer's window, relative to its initial size
         self.ended = self.answered = self.lost = False
-        self.pieces: list[bytes] | None = None  # of a body in several frames
-        self.size = 0  # ... together
+        self.pieces: list[bytes] | None = None  # of a body that comes in several frames
+        self.size = 0  # of all pieces
         self.unsent: bytes | memoryview = b""
-        self.end: bytes | None = None  # the frames after what is unsent, if that is all; empty: the last DATA says so
+        self.end: bytes | None = None  # the frames to send last; empty: the last DATA frame ends the stream
         self.listener: Listener | None = None
 
     @property
@@ -111,11 +110,13 @@ class Stream(StreamingCall):
 
 
 class Streams:
-    """All streams of one connection that are open, and what is to be written.
+    """The open streams of one connection, and its pending output.
 
-    - `wrote` is called when there is something to write after there was nothing.
-    - `abandoned`: calls that were handed over and whose streams were reset; they still cost us something.
-    - `dropped`: streams that we have reset, of which more may still come.
+    - `wrote` is called when output is pending after there was none.
+    - `abandoned`: how many calls are being handled although their streams were reset. They count against the limit.
+    - `dropped`: streams that the server has reset, for which frames may still arrive.
+    - `held`: bytes of bodies that have not come completely.
+    - `progress`: bytes of queued output that were sent.
     """
 
     __slots__ = (
@@ -129,6 +130,7 @@ class Streams:
         "_wrote",
         "abandoned",
         "dropped",
+        "held",
         "open",
         "out",
         "progress",
@@ -139,18 +141,16 @@ class Streams:
         self._wrote, self._date = wrote, date
         self.open: dict[int, Stream] = {}
         self.out: list[bytes] = []
-        self._window = self._initial = WINDOW  # what the peer takes: over all, and of a new stream
+        self._window = self._initial = WINDOW  # send windows: of the connection, and of a new stream
         self._queued: dict[int, Stream] = {}
-        self._bare = True  # the peer has its usual table; else say once that we use none
+        self._bare = True  # the peer keeps its usual table; else the next block says that none is used
         self.dropped: dict[int, None] = {}
-        self.unsent = self.abandoned = 0
-        self._useful = self._bytes = 0  # points, and what of long answers has not become points
-        self.progress = 0  # how many bytes that had to wait have left
-
-    # ---------------------------------------------------------------- answers
+        self.unsent = self.abandoned = self.held = 0
+        self._useful = self._bytes = 0  # points, and the bytes of long answers that are no whole point yet
+        self.progress = 0
 
     def answer(self, stream: Stream, head: Head, body: bytes, extra: Sequence[Header]) -> None:
-        """Turn an answer into frames, as many as the windows allow."""
+        """Write an answer as far as the windows allow, and queue the rest."""
         if stream.lost:
             stream.answered = True
             if stream.listener is None:
@@ -191,12 +191,11 @@ class Streams:
         if alone:
             self._close(stream)
         else:
-            self._queue(
-                stream, body, _header_frames(stream.id, encoded.trailers, ends=True) if encoded.trailers else b""
-            )
+            end = _header_frames(stream.id, encoded.trailers, ends=True) if encoded.trailers else b""
+            self._queue(stream, body, end)
 
     def _prefixed(self, block: bytes) -> bytes:
-        """A block; the first after the peer made its table smaller says that we use none."""
+        """Return a header block. After the peer has made its table smaller, it begins by saying that none is used."""
         if self._bare:
             return block
         self._bare = True
@@ -216,8 +215,6 @@ class Streams:
             block = encode(trailers)
             self._queue(stream, b"", _header_frames(stream.id, block, ends=True) if block else b"")
 
-    # ---------------------------------------------------------------- windows
-
     def _queue(self, stream: Stream, data: bytes, end: bytes | None) -> None:
         stream.unsent = memoryview(bytes(stream.unsent) + data if stream.unsent else data)
         stream.end = end
@@ -226,10 +223,10 @@ class Streams:
         self.send_queued()
 
     def send_queued(self) -> None:
-        """One frame of each stream, again and again, until the windows are shut.
+        """Send queued output round robin, until the windows are full.
 
-        To be called when the peer has opened windows, once for all that it said in one go. Sent for each by itself, a
-        small opening would make a small frame, which a peer answers by a small opening, for ever.
+        Called once per read, not per WINDOW_UPDATE: else a small update would make a small frame, which the peer
+        answers with another small update, forever.
         """
         if not self._queued:
             return
@@ -246,7 +243,7 @@ class Streams:
         size = min(len(unsent), self._window, self._initial + stream.credit, FRAME_SIZE)
         if unsent and size <= 0:
             return False
-        size = max(size, 0)  # an end without data needs no window, not even where a smaller one is overdrawn
+        size = max(size, 0)  # an end without data needs no window, even if the window is negative
         last = size == len(unsent) and end is not None
         if size or end == b"":
             flags = END_STREAM if last and not end else 0
@@ -266,7 +263,7 @@ class Streams:
         return True
 
     def opened(self, id: int, more: int) -> None:
-        """The peer opened a window; 0 is that of the whole connection."""
+        """Open the send window of a stream, or with id 0 that of the connection."""
         if id:
             stream = self.open.get(id)
             if stream is None:
@@ -277,28 +274,26 @@ class Streams:
         else:
             self._window += more
             if self._window > LARGEST:
-                raise SessionError(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+                raise SessionError(Code.FLOW_CONTROL_ERROR, f"a window: expected at most {LARGEST}")
 
     def resize(self, initial: int) -> None:
-        """The peer changed the window that streams begin with, and so those of all that are open."""
+        """Change the initial send window, and with it those of all open streams."""
         if any(initial + stream.credit > LARGEST for stream in self.open.values()):
-            raise SessionError(Code.FLOW_CONTROL_ERROR, "a window that is too large")
+            raise SessionError(Code.FLOW_CONTROL_ERROR, f"a window: expected at most {LARGEST}")
         self._initial = initial
 
     def useful(self) -> int:
-        """What has been achieved since somebody last asked, in points for its `Patience`."""
+        """Return the points earned since the last call."""
         more, self._bytes = divmod(self._bytes, PER_POINT)
         points, self._useful = self._useful + more, 0
         return points
 
     def shrink_table(self) -> None:
-        """The peer made its table smaller."""
+        """Note that the peer has made its header table smaller."""
         self._bare = False
 
-    # ---------------------------------------------------------------- ends
-
     def _close(self, stream: Stream) -> None:
-        """All has been said from our side. A peer that still speaks is told that it need not."""
+        """Close a stream that is answered. A peer that is still sending its body is told to stop."""
         self._useful += PER_ANSWER
         del self.open[stream.id]
         stream.lost = True
@@ -306,7 +301,8 @@ class Streams:
             self.drop(stream.id, Code.NO_ERROR)
 
     def lose(self, stream: Stream) -> None:
-        """A stream is over before its answer."""
+        """Close a stream before its answer."""
+        self.drop_body(stream)
         del self.open[stream.id]
         stream.lost = True
         if self._queued.pop(stream.id, None):
@@ -317,16 +313,22 @@ class Streams:
             stream.listener.lost()
 
     def reset(self, stream: Stream, code: Code) -> None:
-        """A stream is over before its answer, and the peer has to learn it."""
+        """Close a stream before its answer, and reset it at the peer."""
         self.lose(stream)
         self.drop(stream.id, code)
 
     def drop(self, id: int, code: Code) -> None:
-        """Reset a stream that is open no more, and remember it: more of it may be on its way."""
+        """Reset a stream that is not open, and remember it, because more of its frames may be on their way."""
         self.dropped[id] = None
         if len(self.dropped) > DROPPED:
             del self.dropped[next(iter(self.dropped))]
         self.write(reset(id, code))
+
+    def drop_body(self, stream: Stream) -> None:
+        """Forget the pieces of a body."""
+        if stream.pieces is not None:
+            self.held -= stream.size
+            stream.pieces, stream.size = None, 0
 
     def lose_all(self) -> None:
         for stream in list(self.open.values()):
@@ -339,7 +341,7 @@ class Streams:
 
 
 def _header_frames(id: int, block: bytes, *, ends: bool) -> bytes:
-    """HEADERS, and as many CONTINUATIONs as it takes."""
+    """Return a header block as HEADERS and, if it is long, CONTINUATION frames."""
     pieces = [block[at : at + FRAME_SIZE] for at in range(0, len(block), FRAME_SIZE)] or [b""]
     frames = []
     for number, piece in enumerate(pieces):
