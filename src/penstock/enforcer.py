@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.operations import Front, Id, check_id, verdict_of
@@ -26,11 +27,15 @@ from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservati
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
 from penstock.model import Acquire, Amended, Inspection, Outcome, Receipt, Verdict, inspections
 from penstock.quota import CONCURRENCY
-from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory
+from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyTable
 from penstock.rules.explain import Explanation, explain
 from penstock.rules.plan import STRICTNESS, Plan
 from penstock.rules.ruleset import Descriptor, RuleSet
 from penstock.rules.ruling import Ruling, blocked, passed, ruled, shed
+from penstock.stores import AsyncStore, Store
+
+if TYPE_CHECKING:
+    from penstock.rules.source import RuleSource
 
 # ---------------------------------------------------------------- rule front
 
@@ -77,6 +82,8 @@ class RuleFront:
         self._shedder = shedder
         self._hook = hook
         self._time_ns = limiter._clock.time_ns
+        self._followed: RuleSource[RuleSet] | None = None
+        self._owns_limiter = False
 
     @property
     def rules(self) -> RuleSet:
@@ -86,6 +93,16 @@ class RuleFront:
     @rules.setter
     def rules(self, rules: RuleSet) -> None:
         self._source = _Fixed(rules)
+
+    def _follow(self, *, owns_limiter: bool) -> None:
+        """Begin to follow the file of the rules, if it is to be followed."""
+        self._owns_limiter = owns_limiter
+        if not isinstance(self._source, _Fixed):
+            self._followed = cast("RuleSource[RuleSet]", self._source).start()
+
+    def _unfollow(self) -> None:
+        if self._followed is not None:
+            self._followed.close()
 
     def _now(self) -> Micros:
         return self._time_ns() // 1_000
@@ -150,6 +167,22 @@ class RuleFront:
             one._replace(counters=tuple(states.get(one.rule, ()))) for one in explain(rules, descriptor, now)
         )
         return Explanation(rules.version, outcome(ruling), explained)
+
+
+def read_rules(path: str | Path, hook: Hook, *, follow: bool) -> RuleSet | RuleSource[RuleSet]:
+    """Return the rules in a file; with `follow`, a source of them that has yet to be started."""
+    from penstock.rules import RuleSource, load  # here, because reading a file needs penstock[rules]
+
+    return RuleSource(path, RuleSet, hook=hook) if follow else RuleSet(load(path))
+
+
+def read_keys(path: str | Path | None, secret: bytes | None, hook: Hook) -> KeyDirectory | None:
+    """Return the directory of the keys in a file, if there is one."""
+    if path is None and secret is None:
+        return None
+    if path is None or secret is None:
+        raise InvalidOption("keys, keys_secret: expected both or neither")
+    return KeyDirectory(KeyTable.load(path), secret, hook=hook)
 
 
 class Planned(NamedTuple):
@@ -237,6 +270,45 @@ class Enforcer(RuleFront):
         super().__init__(rules, limiter, shedder, hook)
         self._limiter = limiter
         self.directory = directory
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        store: str | Store | None = None,
+        limiter: Limiter | None = None,
+        follow: bool = False,
+        keys: str | Path | None = None,
+        keys_secret: bytes | None = None,
+        shedder: Shedder | None = None,
+        hook: Hook = nobody,
+    ) -> Self:
+        """Return an enforcer of the rules in a YAML file, to be closed when it is no longer used.
+
+        - `store` or `limiter`: what holds the counters; by default this process does.
+        - `follow`: whether a background thread looks at the file every second. Threads do not survive a fork.
+        - `keys`, `keys_secret`: a CSV file of API keys and what its hashes are keyed with; see `KeyDirectory`.
+        """
+        if store is not None and limiter is not None:
+            raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
+        rules, directory = read_rules(path, hook, follow=follow), read_keys(keys, keys_secret, hook)
+        used = limiter or Limiter("memory://" if store is None else store, hook=hook)
+        enforcer = cls(rules, used, directory=directory, shedder=shedder, hook=hook)
+        enforcer._follow(owns_limiter=limiter is None)
+        return enforcer
+
+    def close(self) -> None:
+        """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
+        self._unfollow()
+        if self._owns_limiter:
+            self._limiter.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.
@@ -340,6 +412,40 @@ class AsyncEnforcer(RuleFront):
         super().__init__(rules, limiter, shedder, hook)
         self._limiter = limiter
         self.directory = directory
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        store: str | AsyncStore | None = None,
+        limiter: AsyncLimiter | None = None,
+        follow: bool = False,
+        keys: str | Path | None = None,
+        keys_secret: bytes | None = None,
+        shedder: Shedder | None = None,
+        hook: Hook = nobody,
+    ) -> Self:
+        """Return an enforcer of the rules in a YAML file; see `Enforcer.from_file`. It reads the files at once."""
+        if store is not None and limiter is not None:
+            raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
+        rules, directory = read_rules(path, hook, follow=follow), read_keys(keys, keys_secret, hook)
+        used = limiter or AsyncLimiter("memory://" if store is None else store, hook=hook)
+        enforcer = cls(rules, used, directory=directory, shedder=shedder, hook=hook)
+        enforcer._follow(owns_limiter=limiter is None)
+        return enforcer
+
+    async def close(self) -> None:
+        """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
+        self._unfollow()
+        if self._owns_limiter:
+            await self._limiter.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.

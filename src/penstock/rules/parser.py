@@ -85,8 +85,9 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
     raise InvalidRules(faults_of(located, file))
 
 
-def load(path: FilePath) -> RuleFile:
-    """The rules in a file."""
+def load(path: str | FilePath) -> RuleFile:
+    """Return the rules in a file."""
+    path = FilePath(path)
     return parse(content(path), path.name)
 
 
