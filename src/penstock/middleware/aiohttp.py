@@ -16,9 +16,10 @@ from typing import Any, TypeAlias, Unpack
 from aiohttp import web
 
 from penstock.errors import RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
+from penstock.rules.refusal import RefusalResponse
 
 BAD_REQUEST = 400
 

@@ -33,10 +33,11 @@ from typing import Any, TypeAlias, Unpack, cast
 from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
 from penstock.middleware.request import Entries, Request
 from penstock.model import Verdict
+from penstock.rules.refusal import RefusalResponse
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

@@ -30,10 +30,11 @@ from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.holds import Hold
 from penstock.limiter import AsyncLimiter
-from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
 from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.view_names import Called, Names, name_of
 from penstock.middleware.wsgi import WSGIRequest
+from penstock.rules.refusal import RefusalResponse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

@@ -6,35 +6,29 @@ request is read is each framework's own (`penstock.middleware.request`).
     request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a response
                        descriptor, cost ─▶ enforcer ─▶ Ruling      what to refund, settle, release when it is over
 
-| the refusal is | status | reason |
-|---|---|---|
-| by a quota | 429 | `rate`, `too_close`, `concurrency` |
-| by a rule that denies | 403 | `blocked` |
-| because the system is too busy | 503 | `shed` |
-| because nobody could decide, and nobody may pass then | 503 | `degraded` |
+The response to a refused request is that of `penstock.rules.refusal`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from http import HTTPStatus
 from operator import methodcaller
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.engine.operations import QuotaLike, is_coroutine_function
 from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
-from penstock.headers import PROBLEM_JSON, TOO_MANY, Header, HeaderWriter
+from penstock.headers import Header, HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.request import Entry, Request
 from penstock.middleware.worker_count import warn_if_several
 from penstock.model import Key, Verdict, check_fits
 from penstock.quota import CONCURRENCY, MAX_LIMIT
+from penstock.rules.api_keys import API_KEY_HEADER
 from penstock.rules.client_ip import TrustedProxies
 from penstock.rules.entries import MAX_ADDRESS, key_part
-from penstock.rules.ruling import Reason, Ruling, reason_of
+from penstock.rules.refusal import RefusalResponse, refusal_of, shown_to_clients
 from penstock.stores import InProcess
 
 _log = logging.getLogger("penstock.middleware")
@@ -42,14 +36,10 @@ _log = logging.getLogger("penstock.middleware")
 CLIENT_CLOSED = 499
 """The status of a request whose client left before there was a response."""
 
-API_KEY_HEADER = "x-api-key"
 IPV6_PREFIX = 64
 """Bits of an IPv6 address that tell clients apart: whoever has one address has the network around it."""
 
 MAX_REMEMBERED = 4_096
-_STATUSES: Mapping[Reason, int] = {"blocked": 403, "shed": 503, "degraded": 503}
-_DETAILS: Mapping[Reason, str] = {"blocked": "Refused by a rule.", "shed": "Too busy now: try again later."}
-_WRITER = HeaderWriter()
 
 AmendStep: TypeAlias = tuple[Literal["refund", "settle", "release"], int | None]
 """What to do about a charge, and with how many units."""
@@ -90,14 +80,6 @@ class GateOptions(TypedDict, total=False):
     renew: bool
     dialect: str | Sequence[str]
     hidden: Collection[str]
-
-
-class RefusalResponse(NamedTuple):
-    """The response to a refused request. `headers` tell the type and length of the body as well."""
-
-    status: int
-    headers: list[Header]
-    body: bytes
 
 
 def unless_server_error(status: int) -> bool:
@@ -239,9 +221,7 @@ class Gate:
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """What clients are told with any response."""
-        if verdict.__class__ is not Verdict:
-            verdict = _shown(verdict)
-        return self._writer.headers(verdict)
+        return self._writer.headers(verdict if verdict.__class__ is Verdict else shown_to_clients(verdict))
 
     def refusal(self, verdict: Verdict) -> RefusalResponse:
         """The response to a request that was refused."""
@@ -266,32 +246,6 @@ class Gate:
         except Exception as error:  # the response is made, and places must come back all the same
             _fault("charge", error, "the request stays charged")
             return True
-
-
-def refusal_of(verdict: Verdict, writer: HeaderWriter = _WRITER) -> RefusalResponse:
-    """The response to a request that was refused."""
-    reason = reason_of(verdict)
-    status = _STATUSES.get(reason, TOO_MANY)
-    body = json.dumps(_problem(verdict, writer, status, reason)).encode()
-    headers = writer.headers(_shown(verdict))
-    headers += ("Content-Type", PROBLEM_JSON), ("Content-Length", str(len(body)))
-    return RefusalResponse(status, headers, body)
-
-
-def _problem(verdict: Verdict, writer: HeaderWriter, status: int, reason: Reason) -> dict[str, object]:
-    """The writer's problem details, with the reason, and in the words of the rule if it has any."""
-    if reason in _DETAILS:
-        title = HTTPStatus(status).phrase
-        problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
-        problem["detail"] = _DETAILS[reason]
-    else:
-        problem = writer.problem(_shown(verdict))
-    message = verdict.message if isinstance(verdict, Ruling) else None
-    return problem | ({"reason": reason} if message is None else {"detail": message, "reason": reason})
-
-
-def _shown(verdict: Verdict) -> Verdict:
-    return verdict.shown() if isinstance(verdict, Ruling) else verdict
 
 
 def holds_place(verdict: Verdict) -> bool:

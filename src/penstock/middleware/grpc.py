@@ -31,11 +31,12 @@ import grpc
 
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import InvalidOption, RateLimited
-from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
 from penstock.middleware.passage import AsyncGate, AsyncPassage, BlockingGate, Passage, Visit, raised_refusal
 from penstock.middleware.request import Request
 from penstock.model import Verdict
 from penstock.rules.client_ip import node_address
+from penstock.rules.refusal import RefusalResponse
 
 Code = grpc.StatusCode
 

@@ -27,17 +27,10 @@ from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreE
 from penstock.headers import Header
 from penstock.holds import AsyncHold, Hold
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.middleware.gate import (
-    CLIENT_CLOSED,
-    AmendStep,
-    Gate,
-    GateOptions,
-    RefusalResponse,
-    holds_place,
-    refusal_of,
-)
+from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, GateOptions, holds_place
 from penstock.middleware.request import Request
 from penstock.model import Verdict, check_units
+from penstock.rules.refusal import RefusalResponse, refusal_of
 from penstock.rules.ruling import Ruling
 
 _log = logging.getLogger("penstock.middleware")

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.errors import RateLimited
 from penstock.headers import Header
-from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, RefusalResponse
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
 from penstock.middleware.passage import LISTS, BlockingGate, Passage, Visit, raised_refusal, told
 from penstock.middleware.request import Request
+from penstock.rules.refusal import RefusalResponse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -190,6 +190,7 @@ def _flaw(row: list[str], tiers: set[str]) -> tuple[str, str, str, str] | None:
 
 OWNER, TIER = "owner", "tier"
 DEFAULT_ENTRY = "api_key"
+API_KEY_HEADER = "x-api-key"
 DEFAULT_MAX_KEYS = 100_000
 DEFAULT_MAX_AGE = 60.0
 RETRY: Micros = SECOND

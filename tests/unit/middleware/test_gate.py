@@ -11,9 +11,10 @@ import pytest
 from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimited
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import CostExceedsLimit, InvalidOption
-from penstock.middleware.gate import GateOptions, RefusalResponse, failed_logins, refusal_of, unless_server_error
+from penstock.middleware.gate import GateOptions, failed_logins, unless_server_error
 from penstock.middleware.passage import AsyncGate, BlockingGate, Passage
 from penstock.middleware.request import Request
+from penstock.rules.refusal import RefusalResponse, refusal_of
 from penstock.shedding import InFlight, Shedder
 from tests.unit.flaky import Flaky
 from tests.unit.rules.support import rule_set

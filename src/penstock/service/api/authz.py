@@ -27,9 +27,10 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.errors import InvalidOption, PenstockError, shown
 from penstock.headers import HeaderWriter
-from penstock.middleware.gate import API_KEY_HEADER, RefusalResponse, refusal_of
 from penstock.model import Verdict
+from penstock.rules.api_keys import API_KEY_HEADER
 from penstock.rules.client_ip import TrustedProxies
+from penstock.rules.refusal import RefusalResponse, refusal_of
 from penstock.service.api.problems import Unacceptable, answer_of, note
 from penstock.service.decisions import Batch, Decider, Result
 from penstock.service.wire.calls import Call, Head, Header

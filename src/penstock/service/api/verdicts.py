@@ -9,12 +9,12 @@ from msgspec import UNSET
 from penstock.clock import SECOND
 from penstock.headers import OK, TOO_MANY, HeaderWriter
 from penstock.model import NOT_CHARGED, Verdict
+from penstock.rules.refusal import STATUSES
 from penstock.rules.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_of
 from penstock.service.api import bodies
 from penstock.service.api.bodies import encode
 from penstock.service.receipts import Tokens
 
-STATUSES = {"": OK, "blocked": 403, "shed": 503, "degraded": 503}
 _NO_QUOTA = frozenset((UNLIMITED, BLOCKED, SHED))
 _KNOWING = ("store", "local")  # others made up their answer
 
@@ -50,7 +50,7 @@ class Verdicts:
         shown = verdict.shown() if ruled else verdict  # type: ignore[attr-defined]
         answer = bodies.Verdict(
             allowed,
-            200 if allowed else STATUSES.get(reason, TOO_MANY),
+            OK if allowed else STATUSES.get(reason, TOO_MANY),
             reason,
             "",
             quota.limit if known else None,
