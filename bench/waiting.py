@@ -175,7 +175,7 @@ def _threads(waiters: int, quota: str) -> Line:
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(waiters)]
     for number, thread in enumerate(threads, start=1):
         thread.start()
-        while sum(map(len, limiter._lines._lines.values())) < number:  # who starts first shall stand first
+        while sum(map(len, limiter.operations.queues._lines.values())) < number:  # who starts first shall stand first
             time.sleep(0)
 
     def admit_all() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
-from penstock.engine.operations import Front, Id, check_id, verdict_of
+from penstock.engine.operations import Id, check_id, verdict_of
 from penstock.errors import InvalidOption, InvalidRequest, shown
 from penstock.events import Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
@@ -76,12 +76,14 @@ class _Fixed:
 class RuleFront:
     """Everything about an enforcer that does not wait."""
 
-    def __init__(self, rules: RuleSet | Source, limiter: Front, shedder: Shedder | None, hook: Hook) -> None:
+    def __init__(
+        self, rules: RuleSet | Source, limiter: Limiter | AsyncLimiter, shedder: Shedder | None, hook: Hook
+    ) -> None:
         self._source: Source = rules if hasattr(rules, "current") else _Fixed(rules)
         self._front = limiter
         self._shedder = shedder
         self._hook = hook
-        self._time_ns = limiter._clock.time_ns
+        self._time_ns = limiter.clock.time_ns
         self._followed: RuleSource[RuleSet] | None = None
         self._owns_limiter = False
 
@@ -129,15 +131,11 @@ class RuleFront:
             tell(self._hook, ruling.event())
         return ruling
 
-    def _gave_back(self, verdict: Verdict) -> bool:
-        """Whether a lone place was given back at once, for the holds that are handed out; a ruling takes longer."""
-        return False
-
     def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
-        self._front._check_open()
+        self._front.operations.check_open()
         course, on_failure = plan.course, plan.course.on_failure
         if course.leaves_open and on_failure is not None:  # a lenient rule must not loosen one that says nothing
-            on_failure = max(on_failure, self._front._on_failure, key=STRICTNESS.index)
+            on_failure = max(on_failure, self._front.engine.on_failure, key=STRICTNESS.index)
         return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), on_failure)
 
     def _plans(self, rules: RuleSet, requests: Sequence[tuple[Descriptor, int]], now: Micros) -> list[Planned]:
@@ -268,7 +266,7 @@ class Enforcer(RuleFront):
         hook: Hook = nobody,
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
-        self._limiter = limiter
+        self.limiter = limiter
         self.directory = directory
 
     @classmethod
@@ -302,7 +300,7 @@ class Enforcer(RuleFront):
         """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
         self._unfollow()
         if self._owns_limiter:
-            self._limiter.close()
+            self.limiter.close()
 
     def __enter__(self) -> Self:
         return self
@@ -326,11 +324,10 @@ class Enforcer(RuleFront):
         if self._shedder is not None or not plan[1]:
             verdict, admission = self._unasked(plan, cost, now)
         if verdict is None:
-            ask_all = self._front._ask_all
-            if ask_all is None or id is not None:
+            ruling = self._front.engine.decide(plan[1], now, Ruling) if id is None else None
+            if ruling is None:
                 verdict = self._run(plan, id)
             else:
-                ruling = ask_all(plan[1], now, Ruling)
                 if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
                     ruling.plan = plan
                     return ruling
@@ -342,7 +339,7 @@ class Enforcer(RuleFront):
         rules, now = self._source.current, self._now()
         planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = self._limiter._driver.run(ops, deadline(planned)) if ops else []
+        outcomes = self.limiter.engine.run(ops, deadline(planned)) if ops else []
         return self._rulings(planned, outcomes)
 
     def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
@@ -353,7 +350,7 @@ class Enforcer(RuleFront):
         """
         hold = Hold(cast("Limiter", self), self.check(descriptor, cost, id=id))
         if renew and holds_place(hold.verdict):
-            hold._keep()
+            hold.keep()
         return hold
 
     def reserve(self, descriptor: Descriptor, cost: int, *, id: Id | None = None) -> Reservation:
@@ -363,19 +360,19 @@ class Enforcer(RuleFront):
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if is_free(charged) else self._limiter.refund(charged, units)
+        return Amended() if is_free(charged) else self.limiter.refund(charged, units)
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, on every counter it was charged to."""
-        return Amended() if is_free(charged) else self._limiter.settle(charged, units)
+        return Amended() if is_free(charged) else self.limiter.settle(charged, units)
 
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a request holds, if it holds any."""
-        return self._limiter.release(charged) if holds(charged) else Amended()
+        return self.limiter.release(charged) if holds(charged) else Amended()
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return self._limiter.renew(charged) if holds(charged) else True
+        return self.limiter.renew(charged) if holds(charged) else True
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the rules make of a request and why, and how its counters stand. Charges nothing."""
@@ -390,7 +387,7 @@ class Enforcer(RuleFront):
 
     def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
         op = self._acquire(plan, request_id, dry=dry)
-        return verdict_of(self._limiter._driver.run([op], plan.course.deadline)[0])
+        return verdict_of(self.limiter.engine.run([op], plan.course.deadline)[0])
 
 
 class AsyncEnforcer(RuleFront):
@@ -410,7 +407,7 @@ class AsyncEnforcer(RuleFront):
         hook: Hook = nobody,
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
-        self._limiter = limiter
+        self.limiter = limiter
         self.directory = directory
 
     @classmethod
@@ -439,7 +436,7 @@ class AsyncEnforcer(RuleFront):
         """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
         self._unfollow()
         if self._owns_limiter:
-            await self._limiter.close()
+            await self.limiter.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -463,11 +460,10 @@ class AsyncEnforcer(RuleFront):
         if self._shedder is not None or not plan[1]:
             verdict, admission = self._unasked(plan, cost, now)
         if verdict is None:
-            ask_all = self._front._ask_all
-            if ask_all is None or id is not None:
+            ruling = self._front.engine.decide(plan[1], now, Ruling) if id is None else None
+            if ruling is None:
                 verdict = await self._run(plan, id)
             else:
-                ruling = ask_all(plan[1], now, Ruling)
                 if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
                     ruling.plan = plan
                     return ruling
@@ -479,7 +475,7 @@ class AsyncEnforcer(RuleFront):
         rules, now = self._source.current, self._now()
         planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in parted(requests)], now)
         ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = await self._limiter._driver.run(ops, deadline(planned)) if ops else []
+        outcomes = await self.limiter.engine.run(ops, deadline(planned)) if ops else []
         return self._rulings(planned, outcomes)
 
     def hold(
@@ -494,7 +490,7 @@ class AsyncEnforcer(RuleFront):
         async def held() -> AsyncHold:
             hold = AsyncHold(cast("AsyncLimiter", self), await self.check(descriptor, cost, id=id))
             if renew and holds_place(hold.verdict):
-                hold._keep()
+                hold.keep()
             return hold
 
         return Opening(held())
@@ -510,19 +506,19 @@ class AsyncEnforcer(RuleFront):
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if is_free(charged) else await self._limiter.refund(charged, units)
+        return Amended() if is_free(charged) else await self.limiter.refund(charged, units)
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, on every counter it was charged to."""
-        return Amended() if is_free(charged) else await self._limiter.settle(charged, units)
+        return Amended() if is_free(charged) else await self.limiter.settle(charged, units)
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a request holds, if it holds any."""
-        return await self._limiter.release(charged) if holds(charged) else Amended()
+        return await self.limiter.release(charged) if holds(charged) else Amended()
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return await self._limiter.renew(charged) if holds(charged) else True
+        return await self.limiter.renew(charged) if holds(charged) else True
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the rules make of a request and why, and how its counters stand. Charges nothing."""
@@ -540,4 +536,4 @@ class AsyncEnforcer(RuleFront):
 
     async def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
         op = self._acquire(plan, request_id, dry=dry)
-        return verdict_of((await self._limiter._driver.run([op], plan.course.deadline))[0])
+        return verdict_of((await self.limiter.engine.run([op], plan.course.deadline))[0])

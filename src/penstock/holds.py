@@ -60,7 +60,7 @@ class Hold(Granted):
         self._limiter = limiter
         self._ended: threading.Event | None = None
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Renew it in the background until it is released."""
         if self:
             self._ended = threading.Event()
@@ -73,11 +73,11 @@ class Hold(Granted):
 
     def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        self._let_go()
-        if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
+        self.let_go()
+        if self.verdict[0][0]:
             self._limiter.release(self.verdict)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Renew it no longer."""
         if self._ended is not None:
             self._ended.set()
@@ -122,7 +122,7 @@ class AsyncHold(Granted):
         self._limiter = limiter
         self._keeper: asyncio.Task[None] | None = None
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Renew it in the background until it is released."""
         if self:
             self._keeper = asyncio.create_task(_keep_async(ref(self)))
@@ -133,11 +133,11 @@ class AsyncHold(Granted):
 
     async def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        self._let_go()
-        if self.verdict[0][0] and not self._limiter._gave_back(self.verdict):
+        self.let_go()
+        if self.verdict[0][0]:
             await self._limiter.release(self.verdict)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Renew it no longer."""
         if self._keeper is not None:
             self._keeper.cancel()

@@ -1,6 +1,6 @@
 """Limiter and AsyncLimiter: what applications hold in their hands.
 
-Both have the same methods and differ in one word, `await`. What they share is `Front`, which neither waits nor counts.
+Both have the same methods and differ in one word, `await`. What they share is `Operations`, which do no I/O.
 """
 
 from __future__ import annotations
@@ -13,39 +13,38 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from penstock.clock import Clock, Micros
-from penstock.engine.engine import AsyncDriver, Driver
+from penstock.clock import Clock
+from penstock.engine.engine import AsyncEngine, Engine, clock_over
 from penstock.engine.operations import (
     Call,
-    Front,
     How,
     Id,
+    Operations,
     QuotaLike,
     Request,
     all_renewed,
     amended_by,
-    checked_store,
     is_coroutine_function,
-    layers_over,
     line_of,
     verdict_of,
 )
-from penstock.engine.protocols import Layer
 from penstock.engine.queues import turned_away
-from penstock.errors import InvalidOption, RateLimited
+from penstock.errors import InvalidOption, RateLimited, shown
 from penstock.events import Hook, nobody
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
+from penstock.layers import Layer, layers_over
 from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections
 from penstock.quota import CONCURRENCY, Quota
-from penstock.stores import AsyncStore, Local, Store, open_async_store, open_store
+from penstock.stores import AsyncStore, Store, open_async_store, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 ID_BYTES = 12
 
 
-class Limiter(Front):
+class Limiter:
     """Limits for blocking code.
 
     `store` is a URL or a store of your own; by default the counters live in this process. Most callers want `acquire`:
@@ -70,23 +69,15 @@ class Limiter(Front):
         clock: Clock | None = None,
         layers: Sequence[Layer] | None = None,
     ) -> None:
-        opened = open_store(store, clock, hook) if isinstance(store, str) else checked_store(store)
+        opened = open_store(store, clock, hook) if isinstance(store, str) else _checked(store)
         layers, on_failure = layers_over(opened, layers, on_failure, hook)
-        super().__init__(opened, clock, layers)
         self.store = opened
+        self.clock = clock_over(opened, clock)
+        self.engine = Engine(opened, layers, self.clock, on_failure, hook)
+        self.operations = Operations(self.engine)
         self._owns_store = opened is not store
-        self._driver = Driver(opened, layers, self._clock, on_failure, hook)
-
-    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Local | None:
-        repeated = self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
-        if repeated is None:
-            return None
-
-        def ask(key: Key, cost: int, now: Micros) -> Verdict:
-            verdict = repeated(key, cost, now)
-            return self._run(self._acquire(key, parts[0], cost)) if verdict is None else verdict
-
-        return ask
+        self._bound = self.operations.bound
+        self._time_ns = self.clock.time_ns
 
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
@@ -95,27 +86,32 @@ class Limiter(Front):
         it gets the same answer, and is not charged again.
         """
         try:
-            ask = self._direct[quota]
+            bound = self._bound[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
-            ask = self._direct_ask(quota)
-        if ask is None or id is not None:
-            known = None if id is None else self._direct_once(key, quota, cost, id)
-            return self._run(self._acquire(key, quota, cost, request_id=id)) if known is None else known
-        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-        return ask(key, cost, time_ns() // 1_000)  # type: ignore[no-any-return]
+            bound = self.operations.bind(quota)
+        verdict = None
+        if id is None:
+            local = bound.local
+            if local is not None:
+                time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+                verdict = local(key, cost, time_ns() // 1_000)
+        elif bound.once is not None:
+            verdict = self.operations.decide(key, quota, cost, id)
+        if verdict is not None:
+            return verdict
+        return verdict_of(self.engine.ask(self.operations.acquire(key, quota, cost, id=id)))
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
         requests = requests if isinstance(requests, list | tuple) else list(requests)
-        asks = self._direct_asks(requests)
-        if asks is None:
-            return [verdict_of(outcome) for outcome in self._driver.run(self._acquire_all(requests))]
-        now = self._time_ns() // 1_000
-        return [ask(key, 1, now) for ask, key in asks]
+        known = self.operations.decide_many(requests)
+        if known is not None:
+            return known
+        return [verdict_of(outcome) for outcome in self.engine.run(self.operations.acquire_many(requests))]
 
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
-        return self._run(self._acquire(key, quota, cost, dry=True))
+        return self._run(self.operations.acquire(key, quota, cost, dry=True))
 
     def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
         """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
@@ -129,33 +125,37 @@ class Limiter(Front):
         Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`) has
         waited for its turn when this returns.
         """
-        op = self._acquire(key, quota, cost, request_id=id)
-        deadline = self._deadline(timeout)
+        operations = self.operations
+        queues, op, deadline = (
+            operations.queues,
+            operations.acquire(key, quota, cost, id=id),
+            operations.deadline(timeout),
+        )
         woken = threading.Event()
-        waiter = self._lines.join(line_of(op), partial(_set, woken))
+        waiter = queues.join(line_of(op), partial(_set, woken))
         try:
-            while not self._lines.is_head(waiter) and woken.wait(self._seconds_left(deadline)):
+            while not queues.is_head(waiter) and woken.wait(operations.seconds_left(deadline)):
                 woken.clear()
-            if not self._lines.is_head(waiter):  # out of time
+            if not queues.is_head(waiter):  # out of time
                 return turned_away(self.peek(key, quota, cost))
             verdict = self._run(op)
-            while (rest := self._pause(verdict, waiter, deadline)) is not None:
-                self._clock.wait(woken, rest)
+            while (rest := operations.pause(verdict, waiter, deadline)) is not None:
+                self.clock.wait(woken, rest)
                 woken.clear()
                 verdict = self._run(op)
-            if verdict and self._comes_too_late(verdict, deadline):
+            if verdict and operations.comes_too_late(verdict, deadline):
                 self.refund(verdict)  # before anybody can take the place behind
                 return turned_away(verdict)
         finally:
-            self._lines.leave(waiter)
+            queues.leave(waiter)
         self._sit_out(verdict)
         return verdict
 
     def _sit_out(self, verdict: Verdict) -> None:
         """Wait until it is an admitted request's turn; given up on, its place is given back."""
-        if delay := self._delay_left(verdict):
+        if delay := self.operations.delay_left(verdict):
             try:
-                self._clock.wait(threading.Event(), delay)
+                self.clock.wait(threading.Event(), delay)
             except BaseException:
                 self.refund(verdict)
                 raise
@@ -176,13 +176,13 @@ class Limiter(Front):
         with `renew` a background thread sees to that.
         """
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
-            self._check_places(quota)
+            self.operations.check_places(quota)
         if timeout == 0:
             hold = Hold(self, self.acquire(key, quota, cost, id))
         else:
             hold = Hold(self, self.wait(key, quota, cost, timeout=timeout, id=id))
         if renew:
-            hold._keep()
+            hold.keep()
         return hold
 
     def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
@@ -199,28 +199,28 @@ class Limiter(Front):
 
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
-        done = self._direct_refund(charged) if units is None else None
-        return done or amended_by(self._driver.run([self._refund(charged, units)])[0])
+        done = self.operations.refunded(charged) if units is None else None
+        return done or amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        done = self._direct_settle(charged, units)
-        return done or amended_by(self._driver.run([self._settle(charged, units)])[0])
+        done = self.operations.settled(charged, units)
+        return done or amended_by(self.engine.run([self.operations.settle(charged, units)])[0])
 
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
-        done = self._direct_refund(charged) if lone else None
-        return done or amended_by(self._driver.run([self._places("release", charged)])[0])
+        done = self.operations.refunded(charged) if lone else None
+        return done or amended_by(self.engine.run([self.operations.places("release", charged)])[0])
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        op = self._places("renew", charged)
-        return all_renewed(op, amended_by(self._driver.run([op])[0]))
+        op = self.operations.places("renew", charged)
+        return all_renewed(op, amended_by(self.engine.run([op])[0]))
 
     def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
-        for outcome in self._driver.run(self._reset(key, quota)):
+        for outcome in self.engine.run(self.operations.reset(key, quota)):
             amended_by(outcome)
 
     def limit(
@@ -241,13 +241,13 @@ class Limiter(Front):
         seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
         the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
-        places = self._has_places(quota)
+        places = self.operations.has_places(quota)
         how = How(quota, key, cost, name, timeout, renew, settle)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             call = Call(function, how, whole=places or settle is not None)
             if is_coroutine_function(function):
-                if timeout != 0 or self._shapes(quota):
+                if timeout != 0 or self.operations.shapes(quota):
                     raise InvalidOption(f"{call.scope}: waiting would block its event loop (expected AsyncLimiter)")
 
                 @wraps(function)
@@ -284,15 +284,15 @@ class Limiter(Front):
 
         hold = Hold(self, verdict) if holds_place(verdict) else None
         if hold and how.renew:
-            hold._keep()
+            hold.keep()
         with hold or nullcontext():
             yield settled
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
-        if not self._closed:
-            self._driver.finish()
-        self._shut()
+        if not self.operations.closed:
+            self.engine.finish()
+        self.operations.close()
         if self._owns_store:
             self.store.close()
 
@@ -303,10 +303,10 @@ class Limiter(Front):
         self.close()
 
     def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(self._driver.decide(op))
+        return verdict_of(self.engine.ask(op))
 
 
-class AsyncLimiter(Front):
+class AsyncLimiter:
     """Limits for asyncio: the methods of `Limiter`, awaited. One instance serves any number of event loops.
 
     >>> limiter = AsyncLimiter()
@@ -323,15 +323,15 @@ class AsyncLimiter(Front):
         clock: Clock | None = None,
         layers: Sequence[Layer] | None = None,
     ) -> None:
-        opened = open_async_store(store, clock, hook) if isinstance(store, str) else checked_store(store)
+        opened = open_async_store(store, clock, hook) if isinstance(store, str) else _checked(store)
         layers, on_failure = layers_over(opened, layers, on_failure, hook)
-        super().__init__(opened, clock, layers)
         self.store = opened
+        self.clock = clock_over(opened, clock)
+        self.engine = AsyncEngine(opened, layers, self.clock, on_failure, hook)
+        self.operations = Operations(self.engine)
         self._owns_store = opened is not store
-        self._driver = AsyncDriver(opened, layers, self._clock, on_failure, hook)
-
-    def _bind_repeats(self, parts: tuple[Quota, ...]) -> Local | None:
-        return self._repeats.bind(parts[0]) if self._repeats and len(parts) == 1 else None
+        self._bound = self.operations.bound
+        self._time_ns = self.clock.time_ns
 
     async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
@@ -340,31 +340,32 @@ class AsyncLimiter(Front):
         it gets the same answer, and is not charged again.
         """
         try:
-            ask = self._direct[quota]
+            bound = self._bound[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
-            ask = self._direct_ask(quota)
-        if ask is not None and id is None:
-            time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-            verdict: Verdict | None = ask(key, cost, time_ns() // 1_000)
-            if verdict is not None:
-                return verdict
-        known = None if id is None else self._direct_once(key, quota, cost, id)
-        if known is not None:
-            return known
-        return verdict_of(await self._driver.decide(self._acquire(key, quota, cost, request_id=id)))
+            bound = self.operations.bind(quota)
+        verdict = None
+        if id is None:
+            local = bound.local
+            if local is not None:
+                time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+                verdict = local(key, cost, time_ns() // 1_000)
+        elif bound.once is not None:
+            verdict = self.operations.decide(key, quota, cost, id)
+        if verdict is not None:
+            return verdict
+        return verdict_of(await self.engine.ask(self.operations.acquire(key, quota, cost, id=id)))
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
         requests = requests if isinstance(requests, list | tuple) else list(requests)
-        asks = self._direct_asks(requests)
-        if asks is None:
-            return [verdict_of(outcome) for outcome in await self._driver.run(self._acquire_all(requests))]
-        now = self._time_ns() // 1_000
-        return [ask(key, 1, now) for ask, key in asks]
+        known = self.operations.decide_many(requests)
+        if known is not None:
+            return known
+        return [verdict_of(outcome) for outcome in await self.engine.run(self.operations.acquire_many(requests))]
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
-        return await self._run(self._acquire(key, quota, cost, dry=True))
+        return await self._run(self.operations.acquire(key, quota, cost, dry=True))
 
     async def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
         """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
@@ -378,33 +379,37 @@ class AsyncLimiter(Front):
         Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`)
         has waited for its turn when this returns. Cancelled, it leaves the line and nothing behind.
         """
-        op = self._acquire(key, quota, cost, request_id=id)
-        deadline = self._deadline(timeout)
+        operations = self.operations
+        queues, op, deadline = (
+            operations.queues,
+            operations.acquire(key, quota, cost, id=id),
+            operations.deadline(timeout),
+        )
         woken = asyncio.Event()
-        waiter = self._lines.join(line_of(op), partial(_wake, asyncio.get_running_loop(), woken))
+        waiter = queues.join(line_of(op), partial(_wake, asyncio.get_running_loop(), woken))
         try:
-            while not self._lines.is_head(waiter) and await _woken(woken, self._seconds_left(deadline)):
+            while not queues.is_head(waiter) and await _woken(woken, operations.seconds_left(deadline)):
                 woken.clear()
-            if not self._lines.is_head(waiter):  # out of time
+            if not queues.is_head(waiter):  # out of time
                 return turned_away(await self.peek(key, quota, cost))
             verdict = await self._run(op)
-            while (rest := self._pause(verdict, waiter, deadline)) is not None:
-                await self._clock.wait_async(woken, rest)
+            while (rest := operations.pause(verdict, waiter, deadline)) is not None:
+                await self.clock.wait_async(woken, rest)
                 woken.clear()
                 verdict = await self._run(op)
-            if verdict and self._comes_too_late(verdict, deadline):
+            if verdict and operations.comes_too_late(verdict, deadline):
                 await self.refund(verdict)  # before anybody can take the place behind
                 return turned_away(verdict)
         finally:
-            self._lines.leave(waiter)
+            queues.leave(waiter)
         await self._sit_out(verdict)
         return verdict
 
     async def _sit_out(self, verdict: Verdict) -> None:
         """Wait until it is an admitted request's turn; given up on, its place is given back."""
-        if delay := self._delay_left(verdict):
+        if delay := self.operations.delay_left(verdict):
             try:
-                await self._clock.wait_async(asyncio.Event(), delay)
+                await self.clock.wait_async(asyncio.Event(), delay)
             except BaseException:
                 await self.refund(verdict)
                 raise
@@ -425,20 +430,20 @@ class AsyncLimiter(Front):
         with `renew` a background task sees to that.
         """
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
-            self._check_places(quota)
+            self.operations.check_places(quota)
         return Opening(self._hold(key, quota, cost, timeout, id, renew=renew))
 
     async def _hold(
         self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None, *, renew: bool
     ) -> AsyncHold:
-        verdict = self._at_once(key, quota, cost, id) if timeout == 0 else None  # spares a coroutine
+        verdict = self.operations.decide(key, quota, cost, id) if timeout == 0 else None  # spares a coroutine
         if verdict is None and timeout == 0:
             verdict = await self.acquire(key, quota, cost, id)
         elif verdict is None:
             verdict = await self.wait(key, quota, cost, timeout=timeout, id=id)
         hold = AsyncHold(self, verdict)
         if renew:
-            hold._keep()
+            hold.keep()
         return hold
 
     async def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
@@ -460,28 +465,28 @@ class AsyncLimiter(Front):
 
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
-        done = self._direct_refund(charged) if units is None else None
-        return done or amended_by((await self._driver.run([self._refund(charged, units)]))[0])
+        done = self.operations.refunded(charged) if units is None else None
+        return done or amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        done = self._direct_settle(charged, units)
-        return done or amended_by((await self._driver.run([self._settle(charged, units)]))[0])
+        done = self.operations.settled(charged, units)
+        return done or amended_by((await self.engine.run([self.operations.settle(charged, units)]))[0])
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
-        done = self._direct_refund(charged) if lone else None
-        return done or amended_by((await self._driver.run([self._places("release", charged)]))[0])
+        done = self.operations.refunded(charged) if lone else None
+        return done or amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        op = self._places("renew", charged)
-        return all_renewed(op, amended_by((await self._driver.run([op]))[0]))
+        op = self.operations.places("renew", charged)
+        return all_renewed(op, amended_by((await self.engine.run([op]))[0]))
 
     async def reset(self, key: Key, quota: QuotaLike) -> None:
         """Forget what `key` has used of `quota`."""
-        for outcome in await self._driver.run(self._reset(key, quota)):
+        for outcome in await self.engine.run(self.operations.reset(key, quota)):
             amended_by(outcome)
 
     def limit(
@@ -502,7 +507,7 @@ class AsyncLimiter(Front):
         seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
         the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
-        places = self._has_places(quota)
+        places = self.operations.has_places(quota)
         how = How(quota, key, cost, name, timeout, renew, settle)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -539,15 +544,15 @@ class AsyncLimiter(Front):
 
         hold = AsyncHold(self, verdict) if holds_place(verdict) else None
         if hold and how.renew:
-            hold._keep()
+            hold.keep()
         async with hold or nullcontext():
             yield settled
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
-        if not self._closed:
-            await self._driver.finish()
-        self._shut()
+        if not self.operations.closed:
+            await self.engine.finish()
+        self.operations.close()
         if self._owns_store:
             await self.store.close()
 
@@ -558,7 +563,13 @@ class AsyncLimiter(Front):
         await self.close()
 
     async def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(await self._driver.decide(op))
+        return verdict_of(await self.engine.ask(op))
+
+
+def _checked(store: S) -> S:
+    if not callable(getattr(store, "run", None)):
+        raise InvalidOption(f"store {shown(store)}: expected a URL, or a store with run and close")
+    return store
 
 
 def _set(woken: threading.Event) -> bool:

@@ -73,7 +73,7 @@ class Desk:
 
     @property
     def fallback(self) -> Fallback | None:
-        layers = self.limiter._driver._chain.layers
+        layers = self.limiter.engine._chain.layers
         return next((layer for layer in layers if isinstance(layer, Fallback)), None)
 
     def look(self) -> dict[str, Any]:

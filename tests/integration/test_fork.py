@@ -139,7 +139,7 @@ def test_a_child_stands_in_no_line_of_its_parent() -> None:
     parent = Thread(target=limiter.wait, args=("alice", "1/minute gcra"), kwargs={"timeout": 300}, daemon=True)
     parent.start()
     until = time.monotonic() + 30
-    while not limiter._lines._lines:
+    while not limiter.operations.queues._lines:
         assert time.monotonic() < until
         time.sleep(0)
 

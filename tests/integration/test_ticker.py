@@ -15,9 +15,9 @@ import pytest
 from penstock import Quota
 from penstock.clock import SECOND, Clock, ManualClock, Micros, SystemClock, monotonic
 from penstock.engine import ticker
-from penstock.engine.engine import AsyncDriver, Driver
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.lifetime import Token
-from penstock.engine.protocols import Due, Entered
+from penstock.engine.protocols import Due, Entered, Local
 from penstock.model import Acquire, Ask, Op, Outcome, Reset
 from penstock.stores.memory.store import MemoryStore
 from tests.rig.processes import wait_until
@@ -37,6 +37,9 @@ class Debtor:
     @property
     def pending(self) -> bool:
         return self.left > 0
+
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        return None
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         return Entered(ops)
@@ -65,8 +68,8 @@ class AsyncMemory:
     async def close(self) -> None: ...
 
 
-def made(layer: Debtor, clock: Clock | None = None) -> Driver:
-    return Driver(MemoryStore(), [layer], clock or SystemClock())
+def made(layer: Debtor, clock: Clock | None = None) -> Engine:
+    return Engine(MemoryStore(), [layer], clock or SystemClock())
 
 
 def test_one_caller_is_enough_for_all_that_is_due() -> None:
@@ -103,7 +106,7 @@ def test_many_engines_share_a_thread_that_ends_when_it_is_not_needed(monkeypatch
 
 def test_an_engine_is_not_kept_alive_by_being_ticked() -> None:
     layer = Debtor(1_000_000)
-    driver: Driver | None = made(layer)
+    driver: Engine | None = made(layer)
     assert driver is not None
     driver.run([OP])
     gone = ref(driver)
@@ -175,7 +178,7 @@ def test_a_forked_child_ticks_for_itself() -> None:
 
 async def test_a_loop_does_what_is_due_without_callers() -> None:
     layer = Debtor(3)
-    driver = AsyncDriver(AsyncMemory(), [layer], SystemClock())
+    driver = AsyncEngine(AsyncMemory(), [layer], SystemClock())
     await driver.run([OP])
     async with asyncio.timeout(60):
         await layer.said_all.wait()
@@ -183,7 +186,7 @@ async def test_a_loop_does_what_is_due_without_callers() -> None:
 
 def test_a_closed_loop_leaves_the_timer_to_the_next_one() -> None:
     layer = Debtor(4)
-    driver = AsyncDriver(AsyncMemory(), [layer], SystemClock())
+    driver = AsyncEngine(AsyncMemory(), [layer], SystemClock())
 
     async def once() -> None:
         await driver.run([OP])
@@ -202,10 +205,10 @@ def test_a_closed_loop_leaves_the_timer_to_the_next_one() -> None:
 
 async def test_an_engine_that_is_finished_or_forgotten_sets_no_more_timers() -> None:
     layer = Debtor(1_000_000)
-    driver = AsyncDriver(AsyncMemory(), [layer], SystemClock())
+    driver = AsyncEngine(AsyncMemory(), [layer], SystemClock())
     await driver.run([OP])
     await driver.finish()
     assert driver.tick() is None
     timer, token = ticker.LoopTimer(), Token()
-    timer._call(ref(AsyncDriver(AsyncMemory(), [], SystemClock())), token)  # gone at once
+    timer._call(ref(AsyncEngine(AsyncMemory(), [], SystemClock())), token)  # gone at once
     assert timer._set() is None

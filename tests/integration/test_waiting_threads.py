@@ -27,7 +27,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def standing(limiter: Limiter | AsyncLimiter) -> int:
     """How many stand in lines."""
-    return sum(len(line) for line in list(limiter._lines._lines.values()))
+    return sum(len(line) for line in list(limiter.operations.queues._lines.values()))
 
 
 def admitted_apart(verdicts: list[Verdict], micros: int) -> bool:

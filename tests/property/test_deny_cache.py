@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.clock import SECOND, ManualClock
-from penstock.engine.engine import Driver
+from penstock.engine.engine import Engine
 from penstock.layers.deny_cache import DenyCache
 from penstock.model import Acquire, Amend, Ask, Op, Receipt, Reset, Verdict
 from penstock.quota import Quota
@@ -36,7 +36,7 @@ STEPS = st.tuples(
 def test_a_repeated_refusal_is_what_the_store_would_say(steps: list[tuple], max_keys: int) -> None:  # type: ignore[type-arg]
     clock = ManualClock()
     bare, below = MemoryStore(clock=clock), MemoryStore(clock=clock)
-    cached = Driver(below, [DenyCache(max_keys)], clock)
+    cached = Engine(below, [DenyCache(max_keys)], clock)
     receipts: list[tuple[Receipt, Receipt]] = []
     for number, (kind, where, cost, wait) in enumerate(steps):
         clock.micros += wait

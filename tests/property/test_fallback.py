@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import ManualClock
-from penstock.engine.engine import Driver
+from penstock.engine.engine import Engine
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import FLOOR
 from penstock.layers.hosts import EVERY
@@ -50,7 +50,7 @@ class Fleet:
         self.drivers = []
         for _ in range(self.hosts):
             known = DenyCache()
-            self.drivers.append(Driver(self.store, [known, Fallback(self.behaviour, known=known)], self.clock))
+            self.drivers.append(Engine(self.store, [known, Fallback(self.behaviour, known=known)], self.clock))
         self.keep_house()
         self.clock.advance(EVERY / 1_000_000)
         self.keep_house()

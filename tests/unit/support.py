@@ -6,8 +6,10 @@ from typing import Any, Protocol, TypeVar, cast
 from penstock import Amended, AsyncLimiter, Limiter, ManualClock, Receipt, Verdict
 from penstock.clock import Micros
 from penstock.engine.operations import QuotaLike, Request
+from penstock.engine.protocols import Local
 from penstock.layers import Due, Entered
 from penstock.model import Key, Op, Outcome
+from penstock.quota import Quota
 
 T = TypeVar("T")
 
@@ -61,6 +63,9 @@ class Finished:
 
 class Passing:
     """A layer that passes everything on. Its presence forces a limiter through operations, layers and store."""
+
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        return None
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         return Entered(ops)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.clock import SECOND, ManualClock, Micros
-from penstock.engine.engine import Driver
+from penstock.engine.engine import Engine
 from penstock.errors import InvalidOption
 from penstock.layers.deny_cache import DenyCache
 from penstock.model import Acquire, Amend, Ask, Op, Outcome, Reset, Verdict
@@ -30,7 +30,7 @@ class Cached:
         self.clock = ManualClock()
         self.store = Counting(clock=self.clock)
         self.layer = DenyCache(max_keys)
-        self.driver = Driver(self.store, [self.layer], self.clock)
+        self.driver = Engine(self.store, [self.layer], self.clock)
 
     def ask(self, key: str = "ann", quota: Quota = QUOTA, cost: int = 1) -> Verdict:
         return self.run(Acquire((Ask(key, quota, cost),)))

@@ -9,7 +9,8 @@ import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, StoreError
 from penstock.clock import Micros
-from penstock.engine.engine import AsyncDriver, Driver
+from penstock.engine.engine import AsyncEngine, Engine
+from penstock.engine.protocols import Local
 from penstock.events import LayerFailed
 from penstock.layers import Due, Entered, Layer
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Outcome, Reset, Verdict
@@ -29,6 +30,9 @@ class Recorder:
     def __init__(self, name: str, seen: list[Any]) -> None:
         self.name = name
         self.seen = seen
+
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        return None
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         self.seen.append((self.name, "down", len(ops), now))
@@ -84,9 +88,9 @@ class Running(Protocol):
 
 
 class FinishedDriver:
-    """An AsyncDriver, each call of which is run to its end at once."""
+    """An AsyncEngine, each call of which is run to its end at once."""
 
-    def __init__(self, driver: AsyncDriver) -> None:
+    def __init__(self, driver: AsyncEngine) -> None:
         self.driver = driver
 
     def run(self, ops: Sequence[Op]) -> list[Outcome]:
@@ -120,8 +124,8 @@ def start(request: pytest.FixtureRequest, store: Watched, clock: ManualClock) ->
 
     def start(*layers: Layer) -> Running:
         if request.param == "blocking":
-            return Driver(store, layers, clock)
-        return FinishedDriver(AsyncDriver(AsyncMemoryStore(store), layers, clock))
+            return Engine(store, layers, clock)
+        return FinishedDriver(AsyncEngine(AsyncMemoryStore(store), layers, clock))
 
     return start
 
@@ -158,7 +162,7 @@ def test_the_way_up_sees_the_time_that_has_passed(store: Watched, clock: ManualC
             clock.advance(2)
             return super().run(ops, deadline)
 
-    Driver(Slow(clock=clock), [Recorder("only", seen)], clock).run([ask("alice")])
+    Engine(Slow(clock=clock), [Recorder("only", seen)], clock).run([ask("alice")])
     (_, _, _, down), (_, _, _, up, _) = seen
     assert up - down == 2_000_000
 
@@ -325,9 +329,9 @@ def test_a_fault_of_our_own_is_answered_and_told_and_never_raised(
     told: list[Any] = []
     running: Running
     if kind == "blocking":
-        running = Driver(store, layers, ManualClock(), on_failure, told.append)
+        running = Engine(store, layers, ManualClock(), on_failure, told.append)
     else:
-        running = FinishedDriver(AsyncDriver(AsyncMemoryStore(store), layers, ManualClock(), on_failure, told.append))
+        running = FinishedDriver(AsyncEngine(AsyncMemoryStore(store), layers, ManualClock(), on_failure, told.append))
     receipt = Verdict(((True, 9, 0, 0, 0, 0, 5), 1, "alice", QUOTA, 1, ())).receipt
     assert receipt is not None
     decided, amended, reset = running.run(
@@ -342,12 +346,12 @@ def test_a_fault_of_our_own_is_answered_and_told_and_never_raised(
 
 def test_a_fault_is_raised_where_that_is_wanted() -> None:
     with pytest.raises(ZeroDivisionError):
-        Driver(MemoryStore(), [Broken("down")], ManualClock(), "raise").run([ask("alice")])
+        Engine(MemoryStore(), [Broken("down")], ManualClock(), "raise").run([ask("alice")])
 
 
 def test_a_fault_in_what_is_due_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    driver = Driver(MemoryStore(clock=clock), [Broken("due")], clock, "local")
+    driver = Engine(MemoryStore(clock=clock), [Broken("due")], clock, "local")
     for _ in range(3):
         assert driver.run([ask("alice")])[0]
     assert len(caplog.records) == 1
@@ -372,7 +376,7 @@ def due_once(seen: list[Any], done: threading.Event | None = None) -> Layer:
 
 def test_whoever_comes_by_has_a_thread_do_what_is_due(store: Watched, clock: ManualClock) -> None:
     done = threading.Event()
-    driver = Driver(store, [due_once([], done)], clock)
+    driver = Engine(store, [due_once([], done)], clock)
     driver.run([ask("alice")])
     assert done.wait(30)
     driver.run([ask("alice")])
@@ -381,7 +385,7 @@ def test_whoever_comes_by_has_a_thread_do_what_is_due(store: Watched, clock: Man
 
 
 async def test_whoever_comes_by_has_a_task_do_what_is_due(store: Watched, clock: ManualClock) -> None:
-    driver = AsyncDriver(AsyncMemoryStore(store), [due_once([])], clock)
+    driver = AsyncEngine(AsyncMemoryStore(store), [due_once([])], clock)
     await driver.run([ask("alice")])
     await asyncio.gather(*driver._tasks)
     assert len(store.batches) == 2

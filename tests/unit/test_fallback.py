@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Limiter, ManualClock, Quota, StoreError, Verdict
 from penstock.clock import SECOND
-from penstock.engine.engine import Driver
+from penstock.engine.engine import Engine
 from penstock.errors import InvalidOption
 from penstock.events import Degraded
 from penstock.headers import HeaderWriter, status_of
@@ -33,7 +33,7 @@ class Fleet:
         self.known = [DenyCache() for _ in range(hosts)]
         self.layers = [Fallback(behaviour, known=known, hook=self.told.append, **options) for known in self.known]
         self.drivers = [
-            Driver(self.store, [known, layer], self.clock, behaviour)
+            Engine(self.store, [known, layer], self.clock, behaviour)
             for known, layer in zip(self.known, self.layers, strict=True)
         ]
         self._not_in_passing()

@@ -343,9 +343,8 @@ def test_a_text_is_read_once(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> N
 def test_texts_without_end_do_not_fill_the_memory(calls: Calls) -> None:
     for limit in range(1, MAX_REMEMBERED + 100):
         calls.acquire("alice", f"{limit}/hour")
-    front: Any = calls.limiter if isinstance(calls, Finished) else calls
-    assert len(front._parts) <= MAX_REMEMBERED
-    assert len(front._direct) <= MAX_REMEMBERED
+    limiter: Any = calls.limiter if isinstance(calls, Finished) else calls
+    assert len(limiter.operations.bound) <= MAX_REMEMBERED
     assert calls.peek("alice", "1000000/hour", cost=0).remaining < 1_000_000
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, RateLimited, Verdict
 from penstock.clock import SECOND, monotonic
 from penstock.engine.breaker import CLOSED, Breaker, Limits
-from penstock.engine.engine import Driver
+from penstock.engine.engine import Engine
 from penstock.events import Degraded, tell
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.reports import Admissions
@@ -86,7 +86,7 @@ def test_what_no_thread_could_be_found_for_is_told_later(
     limiter = Limiter(store, clock=clock)
     store.up = False
     assert limiter.acquire("ann", "10/minute fixed_window")
-    while limiter._driver._chain._busy_until:
+    while limiter.engine._chain._busy_until:
         time.sleep(0.001)
     store.up = True
 
@@ -121,7 +121,7 @@ async def test_what_a_task_was_cancelled_for_is_told_later(clock: ManualClock) -
     clock.advance(2)
     flaky.up = True
     await limiter.acquire("bob", "10/minute")
-    for task in list(limiter._driver._tasks):
+    for task in list(limiter.engine._tasks):
         task.cancel()
     await asyncio.sleep(0.01)
     clock.advance(2)
@@ -136,17 +136,17 @@ async def test_what_a_task_was_cancelled_for_is_told_later(clock: ManualClock) -
 def test_who_waited_in_vain_in_a_line_hears_who_answered(store: Flaky, clock: ManualClock, behaviour: Any) -> None:
     limiter = Limiter(store, on_failure=behaviour)
     store.up = False
-    first = limiter._lines.join(
-        tuple((ask.key, ask.quota) for ask in limiter._acquire("ann", "10/minute", 1).asks), lambda: True
+    first = limiter.operations.queues.join(
+        tuple((ask.key, ask.quota) for ask in limiter.operations.acquire("ann", "10/minute", 1).asks), lambda: True
     )
     verdict = limiter.wait("ann", "10/minute", timeout=0.01)
-    limiter._lines.leave(first)
+    limiter.operations.queues.leave(first)
     assert (verdict.allowed, verdict.source) == (False, behaviour)
 
 
 def test_a_refusal_does_not_refuse_those_who_only_want_to_be_counted(store: Flaky, clock: ManualClock) -> None:
     cache = DenyCache()
-    driver = Driver(store, [cache, Fallback(known=cache)], clock)
+    driver = Engine(store, [cache, Fallback(known=cache)], clock)
     quota = Quota.parse("1/minute fixed_window")
     enforced, shadow = Acquire((Ask("ann", quota),)), Acquire((Ask("ann", quota, 1, True),))
     assert driver.run([enforced])[0]
@@ -158,7 +158,7 @@ def test_a_refusal_does_not_refuse_those_who_only_want_to_be_counted(store: Flak
 
 def test_memory_is_bounded_if_many_are_refused_for_the_same_reason(store: Flaky, clock: ManualClock) -> None:
     cache = DenyCache(max_keys=100)
-    driver = Driver(store, [cache], clock)
+    driver = Engine(store, [cache], clock)
     everybody, each = Quota.parse("1/minute fixed_window name all"), Quota.parse("10/minute fixed_window")
     for number in range(1_000):
         driver.run([Acquire((Ask(f"user {number}", each), Ask("all", everybody)))])
@@ -192,7 +192,7 @@ def test_what_was_asked_before_it_opened_does_not_count_after_it_closed() -> Non
 def test_a_request_may_say_open_where_the_limiter_says_raise(store: Flaky, clock: ManualClock) -> None:
     limiter = Limiter(store, clock=clock, on_failure="raise")
     store.up = False
-    outcome = limiter._driver.decide(acquire(on_failure="open"))
+    outcome = limiter.engine.ask(acquire(on_failure="open"))
     assert isinstance(outcome, Verdict)
 
 
@@ -201,7 +201,7 @@ def test_a_fault_of_the_deny_cache_is_not_raised(
 ) -> None:
     limiter = Limiter(store, clock=clock)
     assert limiter.acquire("ann", "10/minute").source == "store"
-    monkeypatch.setattr(limiter._repeats, "_young", object())
+    monkeypatch.setattr(limiter.engine._chain.layers[0], "_young", object())
     assert limiter.acquire("ann", "10/minute").source == "open"
 
 
@@ -256,7 +256,7 @@ def test_reports_go_by_the_stores_clock(behind: int) -> None:
     fleet = Fleet()
     host = ManualClock(fleet.clock.micros / SECOND - behind)
     layer = Fallback()
-    driver = Driver(fleet.store, [layer], host, "local")
+    driver = Engine(fleet.store, [layer], host, "local")
     driver.run_due()
     driver._chain.due_at = 2**63
     assert layer.hosts.offset == behind * SECOND

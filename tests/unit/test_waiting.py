@@ -108,7 +108,7 @@ def limiter(store: CountingStore, clock: ManualClock) -> Limiter:
 
 def lines(limiter: Limiter | AsyncLimiter) -> dict[object, object]:
     """Everybody who stands in a line; nothing else in Penstock shows that nothing was left behind."""
-    return dict(limiter._lines._lines)
+    return dict(limiter.operations.queues._lines)
 
 
 # One waiter
@@ -306,7 +306,7 @@ def test_what_came_too_late_is_given_back_before_the_next_in_line_asks(
         """Comes while the first is being admitted, and is woken as soon as that one leaves the line."""
         (line,) = lines(limiter)
         store.run = run  # type: ignore[method-assign]
-        limiter._lines.join(line, look)
+        limiter.operations.queues.join(line, look)
         return run(ops, deadline)
 
     run, store.run = store.run, second_in_line  # type: ignore[method-assign]

@@ -140,7 +140,7 @@ class RuleAsker:
         why = str(told.error)
         tell(self._hook, Degraded(self._on_failure, 1, why))
         self.fallback.answered[self._on_failure] += 1
-        self.fallback._log(1, why, now)
+        self.fallback.warn(1, why, now)
         return unanswered(cost, now, closed=self._on_failure == "closed")
 
     def explain(self, descriptor: Descriptor, cost: int) -> Question:
@@ -296,15 +296,15 @@ class Client(Limiter):
 
     def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests, in order; each stands for itself."""
-        self._check_open()
+        self.operations.check_open()
         asked = self._asker.check_many(requests)
         heard = self._service.ask([one.question for one in asked])
         pairs = zip(asked, heard, strict=True)
-        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self._now())]
+        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self.operations.now())]
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
-        self._check_open()
+        self.operations.check_open()
         return self._asker.explanation(self._service.ask([self._asker.explain(descriptor, cost)])[0])
 
     @overload
@@ -324,7 +324,7 @@ class Client(Limiter):
     def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
         """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
         if isinstance(key, Mapping):
-            self._check_open()
+            self.operations.check_open()
             self._asker.answer(self._service.ask([self._asker.reset(key)])[0])
         else:
             super().reset(key, needed(quota))
@@ -347,7 +347,7 @@ class Client(Limiter):
             return super().hold(key, needed(quota), cost, id=id, timeout=timeout, renew=renew)
         hold = Hold(self, self.check(key, cost, id=id))
         if renew and holds_place(hold.verdict):
-            hold._keep()
+            hold.keep()
         return hold
 
     def reserve(
@@ -375,10 +375,10 @@ class Client(Limiter):
         return super().renew(charged) if holds(charged) else True
 
     def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
-        self._check_open()
+        self.operations.check_open()
         asked = self._asker.check(path, descriptor, cost, id)
         told = self._asker.told(self._service.ask([asked.question])[0])
-        return self._asker.ruling(asked, told, self._now())
+        return self._asker.ruling(asked, told, self.operations.now())
 
 
 class AsyncClient(AsyncLimiter):
@@ -417,15 +417,15 @@ class AsyncClient(AsyncLimiter):
 
     async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests, in order; each stands for itself."""
-        self._check_open()
+        self.operations.check_open()
         asked = self._asker.check_many(requests)
         heard = await self._service.ask([one.question for one in asked])
         pairs = zip(asked, heard, strict=True)
-        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self._now())]
+        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self.operations.now())]
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
-        self._check_open()
+        self.operations.check_open()
         return self._asker.explanation((await self._service.ask([self._asker.explain(descriptor, cost)]))[0])
 
     @overload
@@ -445,7 +445,7 @@ class AsyncClient(AsyncLimiter):
     async def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
         """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
         if isinstance(key, Mapping):
-            self._check_open()
+            self.operations.check_open()
             self._asker.answer((await self._service.ask([self._asker.reset(key)]))[0])
         else:
             await super().reset(key, needed(quota))
@@ -471,7 +471,7 @@ class AsyncClient(AsyncLimiter):
         async def held() -> AsyncHold:
             hold = AsyncHold(self, await self.check(descriptor, cost, id=id))
             if renew and holds_place(hold.verdict):
-                hold._keep()
+                hold.keep()
             return hold
 
         return Opening(held())
@@ -507,13 +507,13 @@ class AsyncClient(AsyncLimiter):
         return await super().renew(charged) if holds(charged) else True
 
     async def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
-        self._check_open()
+        self.operations.check_open()
         asked = self._asker.check(path, descriptor, cost, id)
         if path == b"/v1/check":
             told = await self._gathering.ask(asked.question)
         else:
             told = self._asker.told((await self._service.ask([asked.question]))[0])
-        return self._asker.ruling(asked, told, self._now())
+        return self._asker.ruling(asked, told, self.operations.now())
 
 
 def needed(quota: QuotaLike | None) -> QuotaLike:

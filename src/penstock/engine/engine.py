@@ -19,13 +19,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from penstock.clock import SECOND, Clock, Micros
+from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.engine.fail_modes import instead
-from penstock.engine.protocols import AsyncStore, Due, ForOne, Layer, Store
+from penstock.engine.protocols import AsyncStore, BoundQuota, Due, ForOne, InProcess, Layer, Local, Store, V
 from penstock.engine.ticker import SOONEST, LoopTimer, call_after, ticks_by
-from penstock.errors import InvalidInput, StoreError, fault
+from penstock.errors import InvalidInput, InvalidOption, StoreError, fault
 from penstock.events import Hook, LayerFailed, nobody, tell
-from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
+from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Posed, Verdict
+from penstock.quota import Quota
 
 if TYPE_CHECKING:
     from penstock.limiter import AsyncLimiter, Limiter
@@ -49,7 +50,7 @@ log = logging.getLogger("penstock.drivers")
 class _Chain:
     """The layers of a driver, from the caller down to the store."""
 
-    def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure | None, hook: Hook) -> None:
+    def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure, hook: Hook) -> None:
         self.layers = tuple(layers)
         self._upwards = tuple(reversed(self.layers))
         self.short = bool(layers) and all(isinstance(layer, ForOne) for layer in layers)
@@ -169,19 +170,53 @@ class _Chain:
             log.error("a fault of our own (%d so far): %s", self.faults, fault(error))
 
 
-class Driver:
-    """Runs operations for blocking callers."""
+class _Layered:
+    """What both engines share."""
 
     def __init__(
-        self,
-        store: Store,
-        layers: Sequence[Layer],
-        clock: Clock,
-        on_failure: OnFailure | None = None,
-        hook: Hook = nobody,
+        self, store: Any, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure = "raise", hook: Hook = nobody
     ) -> None:
+        self.clock, self.on_failure = clock, on_failure
         self._store = store
         self._chain = _Chain(layers, clock, on_failure, hook)
+        self.in_process = isinstance(store, InProcess) and not layers
+        """Whether all requests are decided in this process."""
+        self.decide: Decide = store.decide if self.in_process else _elsewhere
+        """Decide checked asks in this process; None where that cannot be done."""
+
+    def bind(self, quotas: tuple[Quota, ...]) -> BoundQuota:
+        """Prepare requests of one key for `quotas`, which are `Quota.parts`."""
+        if self.in_process:
+            return self._store.bind(quotas)  # type: ignore[no-any-return]
+        local: Local | None = None
+        for layer in reversed(self._chain.layers):
+            local = layer.bind(quotas, local)
+        return BoundQuota(quotas, local)
+
+
+class Decide(Protocol):
+    """Decides on all asks of a request, which have been checked, at an instant; charges all or none."""
+
+    def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V], /) -> V | None: ...
+
+
+def _elsewhere(asks: tuple[Posed, ...], now: Micros, kind: type[V]) -> V | None:
+    return None
+
+
+def clock_over(store: Store | AsyncStore, clock: Clock | None) -> Clock:
+    """Return the clock by which a limiter over `store` goes."""
+    if not isinstance(store, InProcess):
+        return clock or SystemClock()
+    if clock not in (None, store.clock):
+        raise InvalidOption("clock: the store has a clock of its own (expected none, or the same one)")
+    return store.clock
+
+
+class Engine(_Layered):
+    """Runs operations for blocking callers."""
+
+    _store: Store
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         """What the store says of `ops`, within `deadline` microseconds, through all layers."""
@@ -199,7 +234,7 @@ class Driver:
         except Exception as error:
             return chain.stand_in(ops, error)
 
-    def decide(self, op: Acquire) -> Outcome:
+    def ask(self, op: Acquire) -> Outcome:
         """What the store says of one request, through all layers; by the short way if they have one."""
         chain = self._chain
         if not chain.short or op[1] or op[2] is not None:
@@ -234,6 +269,7 @@ class Driver:
     def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
         self._chain.finished = True
+        self.decide = _elsewhere
         with suppress(Exception):
             until = self._chain.now() + FINISHING
             if self._chain.is_pending():
@@ -274,19 +310,20 @@ class Driver:
             chain.layers[position].leave(due.token, outcomes, chain.now())
 
 
-class AsyncDriver:
+class AsyncEngine(_Layered):
     """Runs operations for asyncio."""
+
+    _store: AsyncStore
 
     def __init__(
         self,
         store: AsyncStore,
         layers: Sequence[Layer],
         clock: Clock,
-        on_failure: OnFailure | None = None,
+        on_failure: OnFailure = "raise",
         hook: Hook = nobody,
     ) -> None:
-        self._store = store
-        self._chain = _Chain(layers, clock, on_failure, hook)
+        super().__init__(store, layers, clock, on_failure, hook)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer = LoopTimer()
 
@@ -309,7 +346,7 @@ class AsyncDriver:
         except Exception as error:
             return chain.stand_in(ops, error)
 
-    async def decide(self, op: Acquire) -> Outcome:
+    async def ask(self, op: Acquire) -> Outcome:
         """What the store says of one request, through all layers; by the short way if they have one."""
         chain = self._chain
         if not chain.short or op[1] or op[2] is not None:
@@ -344,6 +381,7 @@ class AsyncDriver:
     async def finish(self) -> None:
         """Do what must not be left undone when nobody comes by any more, as far as it can be done at once."""
         self._chain.finished = True
+        self.decide = _elsewhere
         with suppress(Exception):
             until = self._chain.now() + FINISHING
             if self._chain.is_pending():
@@ -404,8 +442,8 @@ class Now:
     """
 
     def __init__(self, limiter: Limiter) -> None:
-        self._run = limiter._driver.run
-        self.bind = limiter._bind
+        self._run = limiter.engine.run
+        self.bind = limiter.engine.bind if limiter.engine.in_process else None
 
     def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
         done(self._run(ops, deadline))
@@ -415,7 +453,7 @@ class Soon:
     """Over a store that has to be waited for."""
 
     def __init__(self, limiter: AsyncLimiter) -> None:
-        self._run = limiter._driver.run
+        self._run = limiter.engine.run
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:

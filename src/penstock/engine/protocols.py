@@ -40,7 +40,13 @@ class Due(NamedTuple):
 
 
 class Layer(Protocol):
-    """`enter` and `leave` bracket a batch; `due` is the layer's own work."""
+    """`enter` and `leave` bracket a batch; `due` is the layer's own work; `bind` answers without a batch."""
+
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        """Return what decides requests of one key for `quotas` in this process, by `below` or by itself.
+
+        What it declines goes through `enter`.
+        """
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         """Answer some operations here, pass on the rest."""

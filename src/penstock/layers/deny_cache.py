@@ -16,11 +16,11 @@ away is not to begin anew (`refused`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.engine.protocols import Due, Entered
+from penstock.engine.protocols import Due, Entered, Local
 from penstock.errors import InvalidOption, shown
 from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
 from penstock.quota import CONCURRENCY, Quota
@@ -80,23 +80,24 @@ class DenyCache:
         self._remembered = 0  # refusals in the young generation, at least: one key may have many
         self._forgotten = 0  # how often; what was asked before it was forgotten is not remembered after
 
-    def bind(self, quota: Quota) -> Callable[[Key, int, Micros], Verdict | None] | None:
-        """A short way: the refusal to repeat to a request of one key, if there is one. None where there cannot be."""
-        if not _is_lasting(quota):
-            return None
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        """Return what repeats refusals of a lone quota; `below` if its refusals are not repeated."""
+        if len(quotas) > 1 or not _is_lasting(quotas[0]):
+            return below
+        (quota,) = quotas
         capacity = quota.capacity
 
         def repeated(key: Key, cost: int, now: Micros) -> Verdict | None:
             try:
                 refusals = self._young.get(key) or self._old.get(key)
-            except Exception:  # no key at all; or a fault of our own, which the driver will find and answer
+            except Exception:  # no valid key; or an internal error, which the engine finds and answers
                 return None
             refusal = refusals.get(quota) if refusals is not None else None
             if refusal is None or cost.__class__ is not int or not refusal[1][0] <= cost <= capacity:
-                return None
+                return None if below is None else below(key, cost, now)
             (answer, at, *_), _, since, until, _ = refusal
             if not since <= now < until:
-                return None
+                return None if below is None else below(key, cost, now)
             elapsed = now - since
             return new(Verdict, (_answer_later(answer, elapsed), at + elapsed, key, quota, cost, ()))
 

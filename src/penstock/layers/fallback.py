@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.fail_modes import admitted, left_alone, marked, refused
-from penstock.engine.protocols import Due, Entered
+from penstock.engine.protocols import Due, Entered, Local
 from penstock.errors import InvalidOption, InvalidQuota, shown
 from penstock.events import Degraded, Hook, nobody, tell
 from penstock.layers.deny_cache import DenyCache
@@ -141,6 +141,10 @@ class Fallback:
 
     # On the way down and up
 
+    def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+        """Return `below`: what is decided in this process does not fail."""
+        return below
+
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         if ALL_ACQUIRE.issuperset(map(type, ops)):  # as nearly always
             return Entered(ops, ops)
@@ -189,7 +193,7 @@ class Fallback:
             self.answered[source] += number
             tell(self._hook, Degraded(source, number, why))
         if sources:
-            self._log(sum(sources.values()), why, now)
+            self.warn(sum(sources.values()), why, now)
         return answered
 
     def _instead(self, op: Op, failed: Failed, now: Micros) -> Outcome:
@@ -211,8 +215,8 @@ class Fallback:
             return admitted(op, now)
         return refused(op, now) if behaviour == "closed" else failed
 
-    def _log(self, number: int, why: str, now: Micros) -> None:
-        """Say so, but not all the time."""
+    def warn(self, number: int, why: str, now: Micros) -> None:
+        """Log that so many requests were answered without the store, but not all the time."""
         self._unlogged += number
         if 0 <= now - self._logged_at < LOG_EVERY:
             return

@@ -324,7 +324,7 @@ def _message_gate(messages: QuotaLike | bool, options: GateOptions) -> AsyncGate
     own["quota"] = messages
     own["name"] = f"{options.get('name', '')} messages".strip()
     gate = AsyncGate(own)
-    if gate.limiter._has_places(messages):
+    if gate.limiter.operations.has_places(messages):
         raise InvalidOption("messages: a message holds no place (expected a rate)")
     return gate
 

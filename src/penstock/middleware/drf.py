@@ -65,7 +65,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
             raise InvalidOption(f"{late.pop()}: a throttle does not see the end of a request (expected a middleware)")
         named = {} if "enforcer" in options else {"name": f"{cls.__module__}.{cls.__qualname__}"}
         cls._gate = BlockingGate(cast("GateOptions", named | options))
-        if "quota" in options and cls._gate.limiter._has_places(options["quota"]):
+        if "quota" in options and cls._gate.limiter.operations.has_places(options["quota"]):
             raise InvalidOption(
                 "quota with places: a throttle does not see the end of a request (expected a middleware)"
             )

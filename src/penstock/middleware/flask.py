@@ -106,7 +106,7 @@ class RateLimit:
     def _for_view(self, quota: QuotaLike, own: GateOptions) -> GateOptions:
         shared = {name: value for name, value in self._options.items() if name not in _FOR_ALL_VIEWS}
         if "enforcer" in self._options:
-            shared["limiter"] = self._options["enforcer"]._limiter
+            shared["limiter"] = self._options["enforcer"].limiter
         return cast("GateOptions", {**shared, "quota": quota, **own})
 
     def _before_view(self) -> flask.Response | None:

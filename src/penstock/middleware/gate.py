@@ -108,7 +108,7 @@ class Gate:
             raise InvalidOption(f"{', '.join(sorted(unknown))}: unknown option (expected {known})")
         self._check_who_decides(options)
         self.enforcer: Any = options.get("enforcer")
-        self.limiter: Any = options["limiter"] if self.enforcer is None else self.enforcer._limiter
+        self.limiter: Any = options["limiter"] if self.enforcer is None else self.enforcer.limiter
         self.quota: Any = options.get("quota")
         self.in_process = isinstance(self.limiter.store, InProcess)
         self.settles = options.get("settle", False)
@@ -138,7 +138,9 @@ class Gate:
         if enforcer is not None and not isinstance(enforcer, enforcer_kind):
             raise InvalidOption(f"enforcer: expected {enforcer_kind.__name__}, not {type(enforcer).__name__}")
         if limiter is not None:
-            limiter._quotas(options["quota"])  # a quota that cannot be read is said now, not at the first request
+            limiter.operations.quotas(
+                options["quota"]
+            )  # a quota that cannot be read is said now, not at the first request
         elif named := {"key", "name"} & options.keys():
             raise InvalidOption(f"{named.pop()}: an enforcer's rules say that (expected it with a limiter alone)")
 
@@ -146,7 +148,7 @@ class Gate:
         """Whether there may be something to amend when a request is over."""
         if self._charge is not None or self.settles or self.enforcer is not None:
             return True
-        return self.limiter._has_places(self.quota)  # type: ignore[no-any-return]
+        return self.limiter.operations.has_places(self.quota)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ before
 
@@ -204,7 +206,7 @@ class Gate:
         """What a request can cost at most; with an enforcer the rules that match will tell."""
         if self.enforcer is not None:
             return MAX_LIMIT
-        rates = [part for part in self.limiter._quotas(self.quota) if not part.flat]
+        rates = [part for part in self.limiter.operations.quotas(self.quota) if not part.flat]
         if isinstance(self._cost, int):
             for part in rates:
                 check_fits(self._cost, part)

@@ -81,12 +81,12 @@ class _Passage:
         """Renew the places of this request, if it has any, until it leaves."""
         if self and holds_place(self.verdict):
             self._hold = hold
-            hold._keep()
+            hold.keep()
 
     def end(self, status: int) -> Sequence[AmendStep]:
         """Mark the request as over. Return what has to be amended, at the first call only."""
         if self._hold is not None:
-            self._hold._let_go()
+            self._hold.let_go()
         if self._left:
             return ()
         self._left = True
@@ -160,7 +160,7 @@ class _WaitingGate(Gate):
     def __init__(self, options: GateOptions) -> None:
         super().__init__(options)
         # A store in this process answers without waiting, which spares a flow and a coroutine.
-        self._at_once = None if not self.in_process or self.enforcer or self.settles else self.limiter._at_once
+        self._at_once = None if not self.in_process or self.enforcer or self.settles else self.limiter.operations.decide
 
     def decided_at_once(self, request: Request, name: str | None) -> Verdict | None:
         """Return the verdict, if it takes no waiting and this quota was asked before."""
@@ -185,7 +185,7 @@ class _WaitingGate(Gate):
     def going_ahead(self, passage: Any, hold: type[Hold] | type[AsyncHold] | None) -> Flow[None]:
         """Wait out the delay of shaping, then renew places by a `hold`, if asked for. Interrupted, give all back."""
         try:
-            if delay := self.limiter._delay_left(passage.verdict):
+            if delay := self.limiter.operations.delay_left(passage.verdict):
                 yield self.sleep(delay)
             if hold is not None:
                 passage.keep(hold(self.enforcer or self.limiter, passage.verdict))
@@ -220,7 +220,7 @@ class BlockingGate(_WaitingGate):
         return passage
 
     def sleep(self, delay: Micros) -> None:
-        self.limiter._clock.wait(threading.Event(), delay)
+        self.limiter.clock.wait(threading.Event(), delay)
 
 
 class AsyncGate(_WaitingGate):
@@ -232,7 +232,9 @@ class AsyncGate(_WaitingGate):
         super().__init__(options)
         self._tasks: set[asyncio.Task[Any]] = set()
         # Without this, a place that is granted to a request that was cancelled meanwhile stays taken until its ttl.
-        self._shields = not self.in_process and (self.enforcer is not None or self.limiter._has_places(self.quota))
+        self._shields = not self.in_process and (
+            self.enforcer is not None or self.limiter.operations.has_places(self.quota)
+        )
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` to its end, even if the caller is cancelled."""
@@ -278,7 +280,7 @@ class AsyncGate(_WaitingGate):
         await AsyncPassage(self, verdict).leave(CLIENT_CLOSED)
 
     async def sleep(self, delay: Micros) -> None:
-        await self.limiter._clock.wait_async(asyncio.Event(), delay)
+        await self.limiter.clock.wait_async(asyncio.Event(), delay)
 
 
 # ---------------------------------------------------------------- visits

@@ -147,8 +147,8 @@ class Service:
         """Connect to the store before anybody asks: what a decision may take is too short for that. Changes nothing."""
         limiter = self._limiter
         if isinstance(limiter, AsyncLimiter):  # with many keys, so that each node of a cluster is asked for some
-            ops = [limiter._acquire(f"penstock {n}", "1/second", 0, dry=True) for n in range(64)]
-            await limiter._driver.run(ops, REACHING)
+            ops = [limiter.operations.acquire(f"penstock {n}", "1/second", 0, dry=True) for n in range(64)]
+            await limiter.engine.run(ops, REACHING)
 
     def reload(self) -> None:
         """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""

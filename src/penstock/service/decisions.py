@@ -138,7 +138,7 @@ class Decider:
         self.enforcer, self.runner, self.observer = enforcer, runner, observer
         self.budget = budget
         self._observed = observer.__class__ is not Unobserved
-        in_process = isinstance(enforcer, Enforcer) and enforcer._front._ask_all is not None
+        in_process = isinstance(enforcer, Enforcer) and enforcer.limiter.engine.in_process
         self.check_now = self._check_now if in_process else None
         """Where the counters are in this process: (batch, descriptor, cost, id) to a ruling."""
 

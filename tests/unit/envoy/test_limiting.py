@@ -357,7 +357,7 @@ class Failing:
     """A store that cannot answer the operations at some positions."""
 
     def __init__(self, bench: Bench, failing: set[int]) -> None:
-        self._run, self._failing = bench.limiter._driver.run, failing
+        self._run, self._failing = bench.limiter.engine.run, failing
 
     def run(self, ops: Sequence[Op], deadline: int | None, done: Done) -> None:
         outcomes = self._run(ops, deadline)

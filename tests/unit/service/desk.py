@@ -75,7 +75,7 @@ class Held:
     """A runner that runs nothing until it is told to, as a store elsewhere takes its time."""
 
     def __init__(self, limiter: Limiter) -> None:
-        self._run = limiter._driver.run
+        self._run = limiter.engine.run
         self.waiting: list[tuple[Sequence[Op], Micros | None, Done]] = []
 
     def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:

@@ -65,11 +65,11 @@ class Endpoints:
     """All calls by their paths."""
 
     def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
-        self._decider, self._limiter = decider, limiter
+        self._decider, self._operations = decider, limiter.operations
         self._tokens, self._verdicts = tokens, verdicts
-        self._named = Named(limiter)
+        self._named = Named(limiter.operations)
         self._check_now = decider.check_now
-        self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter._bind is not None else None
+        self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter.engine.in_process else None
         self.by_path: dict[bytes, Endpoint] = {
             b"/v1/check": self.check,
             b"/v1/check/batch": self.check_batch,
@@ -117,7 +117,7 @@ class Endpoints:
     def hold(self, body: bytes, reply: Reply) -> None:
         sent = _either(body)
         if not _names_rules(sent):
-            self._limiter._check_places(self._quota(sent.quota))
+            self._operations.check_places(self._quota(sent.quota))
         self._either(sent, reply)
 
     def reserve(self, body: bytes, reply: Reply) -> None:
@@ -131,7 +131,7 @@ class Endpoints:
         if _names_rules(sent):
             self._by_rules(cast("bodies.Check", sent), reply, Extras(decisions=sent.decisions), dry=True)
         else:
-            op = self._limiter._acquire(_key(sent.key), self._quota(sent.quota), sent.cost, dry=True)
+            op = self._operations.acquire(_key(sent.key), self._quota(sent.quota), sent.cost, dry=True)
             self._add(op, partial(self._decided, reply, Extras(decisions=sent.decisions), True), reply)
 
     def explain(self, body: bytes, reply: Reply) -> None:
@@ -176,7 +176,7 @@ class Endpoints:
             reply.batch.decided.append(verdict)
             reply.tell(self._verdicts.write(verdict, extras))
         else:
-            op = self._limiter._acquire(key, quota, sent.cost, request_id=sent.id)
+            op = self._operations.acquire(key, quota, sent.cost, id=sent.id)
             self._add(op, partial(self._decided, reply, extras, False), reply)
 
     def _decided(self, reply: Reply, extras: Extras, dry: bool, outcome: Outcome) -> Verdict | None:
@@ -197,18 +197,18 @@ class Endpoints:
     def refund(self, body: bytes, reply: Reply) -> None:
         sent = _refund(body)
         receipt = self._opened(sent.receipt)
-        op = self._limiter._refund(receipt, sent.units) if receipt.charges else None
+        op = self._operations.refund(receipt, sent.units) if receipt.charges else None
         self._amend(op, reply)
 
     def settle(self, body: bytes, reply: Reply) -> None:
         sent = _settle(body)
         receipt = self._opened(sent.receipt)
-        op = self._limiter._settle(receipt, sent.units) if receipt.charges else None
+        op = self._operations.settle(receipt, sent.units) if receipt.charges else None
         self._amend(op, reply)
 
     def release(self, body: bytes, reply: Reply) -> None:
         receipt = self._opened(_places(body).receipt)
-        op = self._limiter._places("release", receipt) if _has_places(receipt) else None
+        op = self._operations.places("release", receipt) if _has_places(receipt) else None
         self._amend(op, reply)
 
     def renew(self, body: bytes, reply: Reply) -> None:
@@ -216,7 +216,7 @@ class Endpoints:
         if not _has_places(receipt):
             reply.tell(encode(bodies.Renewed(True)))
             return
-        op = self._limiter._places("renew", receipt)
+        op = self._operations.places("renew", receipt)
 
         def renewed(outcome: Outcome) -> None:
             try:
@@ -232,7 +232,7 @@ class Endpoints:
             _, _, plan = self._decider.plan(cast("dict[str, object]", sent.descriptor), 1)
             ops: Sequence[Op] = [Reset(key, quota) for key, quota, _, _ in plan.posed]
         else:
-            ops = self._limiter._reset(_key(sent.key), self._quota(sent.quota))
+            ops = self._operations.reset(_key(sent.key), self._quota(sent.quota))
         forgotten = _Forgotten(len(ops), reply)
         for op in ops:
             self._add(op, forgotten.one, reply)
@@ -256,7 +256,7 @@ class Endpoints:
         self._add(op, amended, reply)
 
     def _opened(self, token: str) -> Receipt:
-        return self._tokens.open(token, self._limiter._now())
+        return self._tokens.open(token, self._operations.now())
 
 
 _NOTHING = encode(bodies.Amended(0, ()))

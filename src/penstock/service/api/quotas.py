@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.operations import Front
+from penstock.engine.operations import Operations
 from penstock.errors import InvalidQuota
 from penstock.quota import Identity
 from penstock.service.api.bodies import JsonQuota
@@ -18,8 +18,8 @@ TOGETHER = 32
 class Named:
     """Lets a quota pass that is known, or for which there is room."""
 
-    def __init__(self, limiter: Front, most: int = MOST) -> None:
-        self._limiter, self._most = limiter, most
+    def __init__(self, operations: Operations, most: int = MOST) -> None:
+        self._operations, self._most = operations, most
         self._texts: set[str] = set()  # of those that have passed; a text is known quicker than what it means
         self._identities: set[Identity] = set()
 
@@ -28,7 +28,7 @@ class Named:
             return quota
         if quota.__class__ is list and len(quota) > TOGETHER:  # before any of them is read
             raise _too_many(len(quota))
-        parts = self._limiter._quotas(quota)
+        parts = self._operations.quotas(quota)
         if len(parts) > TOGETHER:
             raise _too_many(len(parts))
         found = {part.identity for part in parts} - self._identities
