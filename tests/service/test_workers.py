@@ -81,7 +81,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_answer_meanwhile(sta
     os.kill(first, signal.SIGKILL)
     assert service.ask() != first
     service.wait_for("is ready", 3)
-    assert "was ended by SIGKILL: another one is started\n" in service.said
+    assert "was ended by SIGKILL: it is replaced\n" in service.said
     os.kill(second, signal.SIGKILL)
     service.wait_for("is ready", 4)
     assert service.ask() in service.ready()[2:]

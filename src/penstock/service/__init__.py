@@ -1,1 +1,1 @@
-"""The service: a decision API that any language can ask, over transports of our own."""
+"""The decision service: limits for clients in any language, over HTTP/1.1, HTTP/2 and gRPC."""

@@ -1,8 +1,7 @@
-"""Who may ask: a handler around a handler.
+"""Authentication, as a handler around a handler.
 
-A caller shows a bearer token, or a certificate that the server trusts and that has one of the names. A token may stand
-in `X-Penstock-Token` as well as in `Authorization`: a proxy that asks about its client's request may have to pass on
-the client's own `Authorization`.
+A caller presents a bearer token, or a client certificate with one of the allowed names. The token comes in
+`Authorization` or in `X-Penstock-Token`, because a proxy may have to forward its client's own `Authorization`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from penstock.service.wire.calls import Call, Handler, Head
 
 LEAST_TOKEN = 16
 ANYBODY = "*"
-"""In place of a certificate's name: whoever has one that the server trusts."""
+"""In place of a certificate's name: any certificate that the server trusts."""
 
 _UNAUTHORIZED = Head(401, [TYPE, (b"www-authenticate", b"Bearer")])
 _DETAIL = "expected a bearer token that this server knows, or a certificate with a name it knows"
@@ -26,10 +25,10 @@ _BODY = encode(problem_of(Unacceptable(401, "unauthorized", _DETAIL)))
 
 
 class Guarded:
-    """Lets calls through to `handler` if they show who they are. Paths in `open_paths` are open to everybody.
+    """Passes authenticated calls to `handler`, and all calls of `open_paths`.
 
-    - `tokens`: the bearer tokens, 16 characters or more each. Several, so that they can be changed one after another.
-    - `names`: names of certificates, as in a peer's `names`; `"*"` is any that the server trusts.
+    - `tokens`: the bearer tokens, 16 characters or more each. Several may be valid, so that they can be rotated.
+    - `names`: names of client certificates, as in a peer's `names`. `"*"` is any trusted certificate.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Guarded:
                 raise InvalidOption(f"token {position}: expected at least {LEAST_TOKEN} printable ASCII characters")
         if not tokens and not names:
             raise InvalidOption("auth: expected tokens, or names of certificates")
-        # Tokens are looked up by a hash that nobody can predict: how long that takes tells nothing about them.
+        # Tokens are looked up by a keyed hash, so that the time of a look-up reveals nothing about them.
         self._hash = blake2b(key=os.urandom(32), digest_size=16)
         self._tokens = frozenset(self._hashed(token.encode()) for token in tokens)
         self._names = frozenset(names)
@@ -55,9 +54,9 @@ class Guarded:
     def handle(self, calls: list[Call]) -> None:
         passed = [call for call in calls if call.path in self._open or self._knows(call)]
         if len(passed) < len(calls):
-            let_through = set(map(id, passed))
+            passed_ids = set(map(id, passed))
             for call in calls:
-                if id(call) not in let_through:
+                if id(call) not in passed_ids:
                     call.answer(_UNAUTHORIZED, _BODY)
         if passed:
             self._handler.handle(passed)
@@ -75,6 +74,6 @@ class Guarded:
         return False
 
     def _hashed(self, token: bytes) -> bytes:
-        hashing = self._hash.copy()
-        hashing.update(token)
-        return hashing.digest()
+        keyed = self._hash.copy()
+        keyed.update(token)
+        return keyed.digest()

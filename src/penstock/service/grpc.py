@@ -1,8 +1,7 @@
-"""gRPC over calls: unary methods take messages in batches, as handlers take calls.
+"""Unary gRPC methods over calls: from the framing of messages to batches of them.
 
-A method neither sees HTTP nor waits: it gets the messages that came in during one turn of the event loop, and answers
-or fails each, now or later. What is wrong with a call before its message can be read is answered here, with the status
-that the specification of gRPC over HTTP/2 asks for.
+A method gets all messages that arrived in one turn of the event loop, and answers or fails each, now or later. A call
+without a readable message is answered here, with the status that the gRPC specification demands.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import gzip
 import logging
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
@@ -20,18 +20,16 @@ from penstock.clock import monotonic
 from penstock.errors import fault
 from penstock.service.wire.calls import Call, Head, Header, Peer
 
-# ---------------------------------------------------------------- grpc framing
+__all__ = ["Grpc", "Message", "Method", "Status"]
 
+log = logging.getLogger("penstock.service")
 
-# How gRPC puts a message into the body of a call: a flag, a length, and the message, packed or as it is. Pure.
-
-
-_PREFIX = Struct(">BI")
+_PREFIX = Struct(">BI")  # of a message: whether it is compressed, and its length
 _prefix, _prefix_of = _PREFIX.pack, _PREFIX.unpack_from
 
 
 class Status(IntEnum):
-    """The codes of gRPC."""
+    """The status codes of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -53,7 +51,7 @@ class Status(IntEnum):
 
 
 class UnreadableMessage(Exception):
-    """A body holds no message that we can read: with which status the call fails, and a word on why."""
+    """A body without a readable message, and the status with which the call fails."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -61,18 +59,18 @@ class UnreadableMessage(Exception):
 
 
 def pack(data: bytes) -> bytes:
-    """A message as it is."""
+    """Frame a message."""
     return _prefix(0, len(data)) + data
 
 
 def pack_gzip(data: bytes) -> bytes:
-    """A message packed by gzip."""
+    """Frame a message, compressed with gzip."""
     packed = gzip.compress(data, 6, mtime=0)
     return _prefix(1, len(packed)) + packed
 
 
 def encoding_of(headers: Sequence[Header]) -> bytes | None:
-    """How packed messages are packed; None where this is no call of gRPC at all."""
+    """Return the compression of messages, or None if this is no gRPC call."""
     encoding, grpc = b"identity", False
     for name, value in headers:
         if name == b"content-type":
@@ -83,7 +81,7 @@ def encoding_of(headers: Sequence[Header]) -> bytes | None:
 
 
 def unpack(body: bytes, encoding: bytes, largest: int) -> bytes:
-    """The one message of a body, or the reason why there is none."""
+    """Return the one message of a body. Raises `UnreadableMessage`."""
     if len(body) < 5:
         raise UnreadableMessage(Status.INTERNAL, "expected a message, got none" if not body else "a message ends early")
     packed, length = _prefix_of(body)
@@ -98,30 +96,23 @@ def unpack(body: bytes, encoding: bytes, largest: int) -> bytes:
     if packed != 1:
         raise UnreadableMessage(Status.INTERNAL, f"a message flagged {packed}: expected 0 or 1")
     if encoding != b"gzip":
-        raise UnreadableMessage(Status.INTERNAL, "a packed message without a grpc-encoding")
+        raise UnreadableMessage(Status.INTERNAL, "a compressed message without a grpc-encoding")
     return _gunzip(body[5:], largest)
 
 
 def _gunzip(data: bytes, largest: int) -> bytes:
-    """Unpacks no more than it may, so that a small message cannot grow without bound."""
+    """Decompress up to `largest` bytes, so that a small message cannot grow without bound."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         message = unpacker.decompress(data, largest + 1)
     except zlib.error:
-        raise UnreadableMessage(Status.INTERNAL, "a packed message: expected gzip") from None
+        raise UnreadableMessage(Status.INTERNAL, "a compressed message: expected gzip") from None
     if len(message) > largest:
-        raise UnreadableMessage(Status.RESOURCE_EXHAUSTED, f"an unpacked message: expected at most {largest} bytes")
+        raise UnreadableMessage(Status.RESOURCE_EXHAUSTED, f"a decompressed message: expected at most {largest} bytes")
     if not unpacker.eof or unpacker.unused_data:
-        raise UnreadableMessage(Status.INTERNAL, "a packed message: expected gzip")
+        raise UnreadableMessage(Status.INTERNAL, "a compressed message: expected gzip")
     return message
 
-
-# ---------------------------------------------------------------- grpc
-
-
-__all__ = ["Grpc", "Message", "Method", "Status"]
-
-log = logging.getLogger("penstock.service")
 
 TYPE = (b"content-type", b"application/grpc")
 ANSWER = Head(200, [TYPE], [(b"grpc-status", b"0")])
@@ -130,12 +121,12 @@ FAILURES = {int(status): Head(200, [TYPE, (b"grpc-status", b"%d" % status)]) for
 NOT_GRPC = Head(415, [(b"content-type", b"text/plain")])
 ENCODINGS = (b"grpc-accept-encoding", b"identity,gzip")
 
-WORTH_PACKING = 1_024
-"""Bytes: a shorter answer is sent as it is, even to who packs its questions."""
+MIN_GZIP = 1_024
+"""Bytes. A shorter answer is sent uncompressed, even if the request was compressed."""
 
 
 class Message:
-    """A question to a method. `data` is what was sent, unpacked."""
+    """A request message, decompressed, and its call."""
 
     __slots__ = ("_call", "_gzip", "data")
 
@@ -144,12 +135,12 @@ class Message:
 
     @property
     def metadata(self) -> Sequence[Header]:
-        """Whatever headers came with it; the value of a name that ends in `-bin` is still in base 64."""
+        """The headers of the call. Values of names that end in `-bin` are still in base 64."""
         return self._call.headers
 
     @property
     def expires(self) -> float | None:
-        """When the peer gives up waiting, if it said so, as an instant of `penstock.clock.monotonic`."""
+        """The deadline of the peer, if it sent one, as an instant of `penstock.clock.monotonic`."""
         return self._call.expires
 
     @property
@@ -158,45 +149,45 @@ class Message:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits for an answer any more. Answering all the same does no harm."""
+        """Whether the peer no longer waits for an answer. An answer is then dropped."""
         return self._call.gone
 
     def answer(self, data: bytes) -> None:
         """Answer with a message and status OK. Only the first answer or failure counts."""
-        if self._gzip and len(data) >= WORTH_PACKING:
+        if self._gzip and len(data) >= MIN_GZIP:
             self._call.answer(ANSWER_GZIP, pack_gzip(data))
         else:
             self._call.answer(ANSWER, pack(data))
 
     def fail(self, status: int, text: str = "") -> None:
-        """Answer with a status other than OK. The text is for people: no keys, no secrets."""
+        """Answer with a status other than OK. The text must hold no keys and no secrets."""
         fail(self._call, status, text)
 
 
 class Method(Protocol):
-    """Who answers the messages of one method."""
+    """A method of a service."""
 
     @property
     def path(self) -> bytes:
-        """Such as `/package.Service/Method`."""
+        """The path of the method, such as `/package.Service/Method`."""
 
     def handle(self, messages: list[Message]) -> None:
-        """Answer or fail each of them, now or later. Never blocks. If it raises, the unanswered fail as `INTERNAL`."""
+        """Answer or fail each message, now or later. Must not block. If it raises, the rest fails as `INTERNAL`."""
 
 
 class Grpc:
-    """A handler of calls made of methods. `largest` is the most bytes that a message may have, unpacked."""
+    """A handler of calls over methods. `largest`: the most bytes of a message, decompressed."""
 
     def __init__(self, methods: Iterable[Method], *, largest: int = 4_194_304) -> None:
         self._methods = {method.path: method for method in methods}
         self._largest = largest
-        # Those of the latest call: a connection that repeats its headers hands them over as the same object.
+        # The headers of the latest call. Repeated headers of a connection are the same object, so they are read once.
         self._headers: Sequence[Header] = ()
         self._encoding: bytes | None = None
 
     def handle(self, calls: list[Call]) -> None:
         now = monotonic()
-        shares: dict[bytes, list[Message]] = {}
+        shares: defaultdict[bytes, list[Message]] = defaultdict(list)
         for call in calls:
             if call.expires is not None and call.expires <= now:
                 fail(call, Status.DEADLINE_EXCEEDED, "no time left")
@@ -204,15 +195,12 @@ class Grpc:
             message = self._message(call)
             if message is None:
                 continue
-            share = shares.get(call.path)
-            if share is None:
-                share = shares[call.path] = []
-            share.append(message)
+            shares[call.path].append(message)
         for path, messages in shares.items():
             self._hand_over(self._methods[path], messages)
 
     def _message(self, call: Call) -> Message | None:
-        """The message of a call; where there is none that we could hand over, the call is answered instead."""
+        """Return the message of a call, or answer the call with an error and return None."""
         if call.headers is not self._headers:
             self._headers, self._encoding = call.headers, encoding_of(call.headers)
         encoding = self._encoding
@@ -235,15 +223,15 @@ class Grpc:
         except Exception as error:
             log.error("a batch of %s messages: %s", len(messages), fault(error))
             for message in messages:
-                message.fail(Status.INTERNAL, "a fault of this server")  # those answered take no second answer
+                message.fail(Status.INTERNAL, "a fault of this server")  # ignored by messages that are already answered
 
 
 def fail(call: Call, status: int, text: str, *extra: Header) -> None:
-    """Answer a call with a status other than OK; one that gRPC does not know becomes `UNKNOWN`."""
+    """Answer a call with a status other than OK. An unknown status becomes `UNKNOWN`."""
     if text:
         extra = (*extra, (b"grpc-message", quote_from_bytes(text.encode(), safe=_PLAIN).encode()))
     call.answer(FAILURES.get(status) or FAILURES[Status.UNKNOWN], b"", extra)
 
 
 _PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("%"))
-"""What a `grpc-message` may hold as it is; anything else is percent-encoded."""
+"""The bytes that a `grpc-message` may hold unencoded; others are percent-encoded."""

@@ -1,8 +1,7 @@
-"""`/livez` and `/readyz`: for whoever starts, stops and routes to a service.
+"""The health endpoints `/livez` and `/readyz`, for orchestrators and load balancers.
 
-`/livez` says that the process answers. `/readyz` says whether to send it requests: 200 while it can decide, even if it
-does so without its store (then `degraded` lists why), and 503 once it drains. Both are open to everybody, so they tell
-neither names nor addresses nor what a rule says.
+`/livez` shows that the process answers. `/readyz` is 200 while the service can decide, even without its store (then
+`degraded` lists why), and 503 while it drains. Both need no authentication, so they show no names, addresses or rules.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from penstock.service.wire.calls import Call, Head, Header
 
 LIVE, READY = b"/livez", b"/readyz"
 STALE = 60.0
-"""Seconds without a look at the file of rules, after which something is wrong with whoever looks."""
+"""Seconds without a check of the rules file, after which the service counts as degraded."""
 
 _HEADERS: tuple[Header, ...] = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
 _OK, _UNAVAILABLE = Head(200, _HEADERS), Head(503, _HEADERS)
@@ -24,7 +23,7 @@ _UNKNOWN = Head(404, _HEADERS)
 
 
 class FollowedRules(Protocol):
-    """What is to be known of the rules in force; `penstock.rules.source.RuleSource` is such."""
+    """The part of `penstock.rules.source.RuleSource` that health needs."""
 
     faults: tuple[Any, ...]
 
@@ -37,7 +36,7 @@ class FollowedRules(Protocol):
 
 
 class HealthStatus(NamedTuple):
-    """How a service is; `degraded` says what does not work as it should, empty if all does."""
+    """The health of a service. `degraded` lists what does not work; it is empty if everything does."""
 
     status: str
     degraded: tuple[str, ...]
@@ -52,12 +51,12 @@ def _no_breakers() -> Mapping[str, str]:
 
 
 class Health:
-    """Answers both paths, and whoever else wants to know.
+    """The handler of both paths, and the source of the status for other endpoints.
 
-    - `rules`: those that are followed, if any are.
-    - `envoy_config`: the configuration that Envoy is answered by, where there is one beside the rules.
+    - `rules`: the rules in force, if any.
+    - `envoy_config`: the Envoy configuration in force, if any.
     - `breakers`: the state of the breaker of each server of the store.
-    - `refused`: what else does not work as it should, in words that everybody may read.
+    - `refused`: other causes of degradation, in words that reveal no secrets.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class Health:
         *,
         envoy_config: FollowedRules | None = None,
     ) -> None:
-        said = {"rules": rules, "envoy_config": envoy_config}
-        self._followed = {name: one for name, one in said.items() if one is not None}
+        followed = {"rules": rules, "envoy_config": envoy_config}
+        self._followed = {name: one for name, one in followed.items() if one is not None}
         self._breakers, self._refused = breakers, refused
         self.draining = False
 
@@ -86,16 +85,16 @@ class Health:
                 call.answer(_OK, b'{"status":"live"}')
             elif call.path == READY:
                 state = self.state()
-                call.answer(_OK if state.ready else _UNAVAILABLE, self._told(state))
+                call.answer(_OK if state.ready else _UNAVAILABLE, self._body(state))
             else:
                 call.answer(_UNKNOWN, b'{"status":"unknown path"}')
 
     def _degraded(self) -> tuple[str, ...]:
         why = []
         states = list(self._breakers().values())
-        troubled = sum(state != "closed" for state in states)
-        if troubled:
-            why.append(f"store: {troubled} of {len(states)} servers not asked, because they failed")
+        failed = sum(state != "closed" for state in states)
+        if failed:
+            why.append(f"store: {failed} of {len(states)} servers not asked, because they failed")
         for name, followed in self._followed.items():
             faults = len(followed.faults)
             if faults:
@@ -104,9 +103,9 @@ class Health:
                 why.append(f"{name}: the file is not followed any more")
         return (*why, *self._refused())
 
-    def _told(self, state: HealthStatus) -> bytes:
-        told: dict[str, object] = {"status": state.status, "degraded": state.degraded}
+    def _body(self, state: HealthStatus) -> bytes:
+        body: dict[str, object] = {"status": state.status, "degraded": state.degraded}
         for name, followed in self._followed.items():
             age, stale = round(followed.age(), 1), round(followed.stale(), 1)
-            told[name] = {"version": followed.version, "age": age, "stale": stale}
-        return json.dumps(told, separators=(",", ":")).encode()
+            body[name] = {"version": followed.version, "age": age, "stale": stale}
+        return json.dumps(body, separators=(",", ":")).encode()

@@ -1,15 +1,14 @@
-"""Receipts as callers hold them: opaque tokens that nobody else can make, change or read.
+"""Receipts as opaque tokens, which callers can neither forge nor read.
 
-A receipt names counters, and counters are named by identities. So a token is sealed: its first 16 bytes are a keyed
-hash of the content, and the content is hidden by a stream that follows from that hash (the construction known as
-synthetic IV). Who opens it computes the hash again: it differs if a single bit was changed, or if another secret
-sealed it. Nothing is drawn at random, so equal receipts make equal tokens, and a request that is answered again gets
-the token it had.
+A receipt names counters, and the names of counters may be identities. So a token is encrypted and authenticated by a
+synthetic IV: its first 16 bytes are a keyed hash of the content, and the content is encrypted by a stream derived from
+that hash. Opening a token computes the hash again, which differs if a bit was changed or another secret was used. The
+construction is deterministic: equal receipts have equal tokens, so a repeated request gets the same token.
 
     token = base64url( version | hash of content, keyed | content xor stream(hash), keyed )
 
-All servers of a fleet share the secret; then each can open what another has sealed. Tokens expire when nothing they
-name can matter any more; one that holds places does not, because the places themselves expire.
+Servers that share the secret can open each other's tokens. A token expires when its charges no longer matter. A token
+that holds places never expires, because the places do.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from penstock.quota import CONCURRENCY, Quota
 VERSION = b"\x01"
 LEAST_SECRET = 16
 LEAST_AGE: Micros = 86_400 * SECOND
-"""For how long a token can be handed in at least."""
+"""The shortest lifetime of a token."""
 
 MAX_TOKEN = 262_144
-"""In characters: more than the longest key and as many quotas as a call may name come to."""
+"""Characters: more than the largest call (the longest key, the most quotas) can make."""
 
 _TAG = 16
 _BLOCK = 64
@@ -44,17 +43,17 @@ _MOST = 2**63
 
 _Row: TypeAlias = tuple[int, str, int, int | str]
 _Content: TypeAlias = tuple[int, list[Key], list[_Row], str | None, Source, bytes]
-"""When it expires, in seconds (0: never); the keys, once each, because they may be long; which of them, quota, cost and
-mark of each charge; record; source; where."""
+"""Expiry in seconds (0: never); the keys, once each, because they may be long; per charge the index of its key, quota,
+cost and mark; record; source; host."""
 
 _pack: Callable[[_Content], bytes] = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[int, list[str | tuple[str, ...]], list[_Row], str | None, Source, bytes]).decode
 
 
 class Tokens:
-    """Makes tokens of receipts, and receipts of tokens.
+    """Seals receipts as tokens, and opens them.
 
-    `secret` is 16 bytes or more, the same on all servers that are to understand each other's tokens.
+    `secret`: 16 bytes or more, the same on all servers that share a store.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -68,7 +67,7 @@ class Tokens:
         return "<Tokens>"
 
     def seal(self, receipt: Receipt | None, at: Micros) -> str:
-        """The token of a receipt of a request decided `at` that instant; None is of one that was charged nothing."""
+        """Return the token of a receipt of a request decided at `at`. None: nothing was charged."""
         charges, record, source = receipt or ((), None, "store")
         keys: dict[Key, int] = {}
         rows: list[_Row] = [
@@ -77,15 +76,15 @@ class Tokens:
         here = b"" if source == "store" else self._here
         content = _pack((_expiry(charges, at), list(keys), rows, record, source, here))
         tag = self._tag(content)
-        return urlsafe_b64encode(VERSION + tag + self._hidden(tag, content)).rstrip(b"=").decode()
+        return urlsafe_b64encode(VERSION + tag + self._crypt(tag, content)).rstrip(b"=").decode()
 
     def open(self, token: str, now: Micros) -> Receipt:
-        """The receipt in a token; without charges, if there was none or it was charged by a server that is not here."""
+        """Return the receipt of a token. It has no charges if there were none, or if another host made them locally."""
         expires, keys, rows, record, source, here = self._opened(token)
         if expires and now >= expires * SECOND:
-            raise InvalidReceipt("receipt: expired (nothing that it names can be given back any more)")
+            raise InvalidReceipt("receipt: expired (its charges no longer count)")
         if source != "store" and here != self._here:
-            return Receipt(())  # another host charged it to itself while the store was away: here there is nothing
+            return Receipt(())  # another host charged it in its own memory while the store was unavailable
         charges = tuple([Charge(keys[key], _quota(quota), cost, int(mark)) for key, quota, cost, mark in rows])
         return Receipt(charges, record, source)
 
@@ -95,13 +94,15 @@ class Tokens:
         except ValueError:
             sealed = b""
         if len(sealed) <= 1 + _TAG or urlsafe_b64encode(sealed).rstrip(b"=") != token.encode():
-            raise InvalidReceipt("receipt: expected a token as it was handed out")
+            raise InvalidReceipt("receipt: expected a token exactly as the service returned it")
         if sealed[:1] != VERSION:
             raise InvalidReceipt(f"receipt: a token of version {sealed[0]} (expected version {VERSION[0]})")
         tag = sealed[1 : 1 + _TAG]
-        content = self._hidden(tag, sealed[1 + _TAG :])
+        content = self._crypt(tag, sealed[1 + _TAG :])
         if not compare_digest(self._tag(content), tag):
-            raise InvalidReceipt("receipt: not sealed here, or changed since (do all servers share one secret?)")
+            raise InvalidReceipt(
+                "receipt: made with another secret, or changed (do all servers share one token_secret?)"
+            )
         return _unpack(content)
 
     def _tag(self, content: bytes) -> bytes:
@@ -109,8 +110,8 @@ class Tokens:
         tagging.update(content)
         return tagging.digest()
 
-    def _hidden(self, tag: bytes, content: bytes) -> bytes:
-        """The content, hidden; or shown, if it was hidden."""
+    def _crypt(self, tag: bytes, content: bytes) -> bytes:
+        """Encrypt the content, or decrypt it: the same operation."""
         size = len(content)
         blocks = []
         for block in range(-(-size // _BLOCK)):
@@ -122,12 +123,12 @@ class Tokens:
 
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:
-    """A key for one purpose, so that no two uses of the secret can be played against each other."""
+    """Derive the key for one purpose, so that no two uses of the secret share a key."""
     return blake2b(secret, digest_size=32, person=b"receipt " + purpose.ljust(8)).digest()
 
 
 def _expiry(charges: tuple[Charge, ...], at: Micros) -> int:
-    """When a token is of no more use, in whole seconds; 0 if it holds places, which may be renewed for ever."""
+    """Return when a token expires, in whole seconds; 0 if it holds places, which may be renewed without end."""
     longest = LEAST_AGE
     for _, quota, _, _ in charges:
         if quota.algorithm == CONCURRENCY:
@@ -137,7 +138,7 @@ def _expiry(charges: tuple[Charge, ...], at: Micros) -> int:
 
 
 def _packable(mark: int) -> int | str:
-    """The marks of places are longer than the numbers that can be packed."""
+    """Return a mark as msgpack can carry it: marks of places exceed 64 bits."""
     return mark if mark < _MOST else str(mark)
 
 
@@ -150,5 +151,5 @@ def _text(quota: Quota) -> str:
 def _quota(text: str) -> Quota:
     try:
         return Quota.parse(text)
-    except InvalidInput:  # sealed by a server that knew other quotas
+    except InvalidInput:  # sealed by another version of the server
         raise InvalidReceipt(f"receipt: a quota that is unknown here, {shown(text)}") from None

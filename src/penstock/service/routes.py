@@ -1,4 +1,4 @@
-"""Which handler answers which path. A batch is parted, so that each handler gets its share of it as a batch."""
+"""Route calls to handlers by path. A batch is split, so that each handler gets its calls as one batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.service.wire.calls import Call, Handler
 
 
 class Routes:
-    """A handler made of handlers: `exact` paths first, then the longest of the prefixes `under`, then `otherwise`."""
+    """A handler that delegates: by `exact` path, else by the longest prefix in `under`, else to `otherwise`."""
 
     def __init__(self, exact: Mapping[bytes, Handler], under: Mapping[bytes, Handler], otherwise: Handler) -> None:
         self._exact = dict(exact)

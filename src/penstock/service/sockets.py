@@ -1,6 +1,6 @@
-"""Sockets to listen on, made before anybody serves them.
+"""Listening sockets, created before a worker serves them.
 
-They are bound and listen already, so that clients queue while workers come and go: whoever made them keeps them open.
+The supervisor keeps them open, so that clients queue in the kernel while workers are replaced.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from penstock.errors import InvalidOption
 
 BACKLOG = 2_048
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Some hosts have no IPv6, or have it and no address of it; the resolver names both all the same."""
-
+"""Errors of a host without IPv6, or without an IPv6 address, for which the resolver returns one all the same."""
 
 SPARE = 128
-"""Files that a worker has open beside its connections, and some to spare."""
+"""Open files of a worker beside its connections, with a reserve."""
 
 
 class ListenAddress(NamedTuple):
@@ -40,7 +39,7 @@ class ListenAddress(NamedTuple):
 
     @property
     def reached_at(self) -> str:
-        """Where a client on this machine reaches it: host and port, or the path."""
+        """The address for a client on this machine: host and port, or the path."""
         if self.path:
             return self.path
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
@@ -48,7 +47,7 @@ class ListenAddress(NamedTuple):
 
 
 class ListeningSockets:
-    """The sockets of some addresses. `addresses` has the ports that were really taken, where 0 was asked for."""
+    """The listening sockets of some addresses. In `addresses`, port 0 is replaced by the actual port."""
 
     def __init__(self, addresses: Iterable[ListenAddress]) -> None:
         self.sockets: list[socket.socket] = []
@@ -63,11 +62,11 @@ class ListeningSockets:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The file descriptors, for a process that inherits them."""
+        """The file descriptors, for a worker that inherits them."""
         return [each.fileno() for each in self.sockets]
 
     def close(self) -> None:
-        """Stop listening. Files of Unix sockets are removed, unless this is a fork of who made them."""
+        """Stop listening. Files of Unix sockets are removed, except in a forked child."""
         for each in self.sockets:
             each.close()
         self.sockets = []
@@ -95,7 +94,7 @@ class ListeningSockets:
                 except OSError as error:
                     if error.errno not in _NOT_HERE:
                         raise
-                    missing = error  # every interface, or a name: what there is of it will do
+                    missing = error  # of several resolved addresses, the available ones are used
                     continue
                 self.sockets.append(made)
                 port = made.getsockname()[1]
@@ -107,14 +106,14 @@ class ListeningSockets:
 
 
 def inherited(numbers: Iterable[int]) -> list[socket.socket]:
-    """The sockets behind file descriptors that another process passed on."""
+    """Return the sockets of inherited file descriptors."""
     return [socket.socket(fileno=number) for number in numbers]
 
 
 def make_room(connections: int) -> str:
-    """Let this process have so many connections open, as far as the system allows it. What is missing, in words.
+    """Raise the limit of open files for so many connections. Return a warning if the system does not allow it.
 
-    Most systems begin with 1,024 files. Beyond that, new connections are cut off, and nobody is told.
+    Most systems begin with 1,024 files. Beyond that, new connections fail without a log line.
     """
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE
@@ -140,7 +139,7 @@ def _on_port(family: int, place: tuple[object, ...]) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 gets a socket of its own
         return _bound(made, place)
     except BaseException:
         made.close()
@@ -165,10 +164,10 @@ def _bound(made: socket.socket, place: tuple[object, ...] | str) -> socket.socke
 
 
 def _remove_left_over(path: str) -> None:
-    """Remove the socket of a process that was killed. One that somebody answers on is in use; no other file goes."""
+    """Remove the socket file of a killed process. A socket in use, or any other file, is an error."""
     try:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
-            raise OSError(errno.EEXIST, "there is a file of that name, which is no socket")
+            raise OSError(errno.EEXIST, "the file exists and is no socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,16 +1,16 @@
-"""Several workers behind one port: whoever starts them, replaces those that die, and stops them.
+"""The supervisor of several workers behind one port: it starts, replaces and stops them.
 
-The supervisor holds the listening sockets, and its workers inherit them. So a worker that is killed takes with it only
-what it was answering: connections that nobody has taken yet wait in the kernel, and the other workers take them. Each
-worker is started afresh, not forked: a restart brings new code and new settings, and nothing of the old one's state.
+The supervisor holds the listening sockets, and its workers inherit them. When a worker is killed, only the calls that
+it was answering are lost: connections that are not accepted yet wait in the kernel for other workers. A worker is a
+new process, not a fork, so a restart takes up new code and settings.
 
-    SIGTERM, SIGINT    drain all workers, then end; a second one ends them at once
-    SIGHUP             passed on: workers read rules and certificates again; but a closed terminal ends all
-    SIGUSR2            rolling restart: one worker after the other is replaced by a fresh one, which must be ready first
+    SIGTERM, SIGINT    drain all workers, then end; a second signal kills them
+    SIGHUP             passed on: workers reload rules and certificates; if the terminal was closed, as SIGTERM
+    SIGUSR2            rolling restart: each worker in turn is replaced, once its successor is ready
 
-A worker that dies is replaced at once, and if that happens again and again, after a growing pause of at most
-`MAX_PAUSE`. If none has ever become ready the supervisor gives up, because then it is not the worker that is at fault.
-A worker whose supervisor was killed drains and ends.
+A worker that dies is replaced at once; after repeated failures, after a growing pause of at most `MAX_PAUSE`. If no
+worker ever becomes ready, the supervisor gives up, because the cause is then the configuration or the host. A worker
+whose supervisor was killed drains and ends.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from types import FrameType
 from typing import Any, Protocol
 
 from penstock.clock import monotonic
-from penstock.service.worker import READY, passed_on
+from penstock.service.worker import READY, worker_environment
 
 log = logging.getLogger("penstock.workers")
 
 MAX_READ = 65_536
 FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
 SETTLED = 10.0
-"""Seconds after which a worker counts as having worked."""
+"""Seconds after which a worker counts as stable."""
 
 STARTING = 60.0
-"""Seconds within which a fresh worker must be ready."""
+"""Seconds within which a new worker must be ready."""
 
 GRACE = 2.0
-"""Seconds beyond its time to drain that a worker gets before it is killed."""
+"""Seconds after the drain time until a worker is killed."""
 
 TICK = 1.0
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 
 
 class WorkerObserver(Protocol):
-    """Whoever wants to know what workers say; told in the supervisor's only thread."""
+    """Receives the reports of workers, in the supervisor's only thread."""
 
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
 
     def tick(self) -> None:
-        """About a second has passed."""
+        """Called about once a second."""
 
     def abandoned(self) -> bool:
-        """Whether the terminal is gone in which it was shown what happens."""
+        """Return whether the terminal that shows the view was closed."""
 
 
 class NoObserver:
-    """Nobody wants to know."""
+    """Ignores all reports."""
 
     def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
 
@@ -91,7 +91,7 @@ class _Worker:
 
 @dataclass(eq=False)
 class _Slot:
-    """A place that a worker fills; its successor may be getting ready, and its predecessors leaving."""
+    """The place of one worker, with its starting successor and its draining predecessors."""
 
     number: int
     worker: _Worker | None = None
@@ -113,12 +113,12 @@ class _Slot:
 
 
 class Supervisor:
-    """Keeps `workers` processes running `command`, all of which listen on the same sockets.
+    """Keeps `workers` processes of `command` running, all of which listen on the same sockets.
 
     - `sockets`: the file descriptors that they inherit.
-    - `drain`: seconds that a worker may take to end when it is told to.
+    - `drain`: seconds that a worker may take to end after SIGTERM.
     - `environment`: of the workers.
-    - `onlooker`: told what they report.
+    - `onlooker`: receives their reports.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Supervisor:
         self._rolling: list[_Slot] = []
         self._selector = selectors.DefaultSelector()
         self._signalled: list[int] = []
-        self._stopping = self._failed = self._proven = False
+        self._stopping = self._failed = self._proven = False  # proven: a worker has been ready
         self._next_tick = 0.0
 
     def run(self) -> int:
-        """Until told to stop. The exit code: 0, or 1 if no worker ever became ready."""
+        """Run until stopped; return the exit code: 0, or 1 if no worker ever became ready."""
         with self._signals():
             try:
                 while not self._stopping or self._workers():
@@ -156,14 +156,12 @@ class Supervisor:
                 self._selector.close()
         return 1 if self._failed else 0
 
-    # ------------------------------------------------------------ one turn
-
     def _turn(self, now: float) -> None:
         while self._signalled:
-            self._obey(self._signalled.pop(0), now)
+            self._handle_signal(self._signalled.pop(0), now)
         for slot in self._slots:
             for worker in slot.workers():
-                self._look_after(slot, worker, now)
+                self._check(slot, worker, now)
             if slot.worker is None and not self._stopping and now >= slot.start_at:
                 slot.worker = self._try_to_start(slot, now)
         if self._rolling:
@@ -173,7 +171,7 @@ class Supervisor:
             self._onlooker.tick()
 
     def _wait(self, now: float) -> None:
-        """Until a worker says something, a signal comes (the end of a worker is one), or it is time for something."""
+        """Wait for a report, a signal (the end of a worker is one), or the next due time."""
         due = [self._next_tick, *[worker.kill_at for worker in self._workers() if worker.dismissed]]
         if not self._stopping:
             due += [slot.start_at for slot in self._slots if slot.worker is None]
@@ -181,9 +179,9 @@ class Supervisor:
             if key.data is not None:
                 self._hear(key.data)
             else:
-                key.fileobj.recv(MAX_READ)  # type: ignore[union-attr]  # a signal, which is noted already
+                key.fileobj.recv(MAX_READ)  # type: ignore[union-attr]  # a signal, which is already noted
 
-    def _obey(self, number: int, now: float) -> None:
+    def _handle_signal(self, number: int, now: float) -> None:
         if number in (signal.SIGTERM, signal.SIGINT) or (number == signal.SIGHUP and self._onlooker.abandoned()):
             if self._stopping:
                 for worker in self._workers():
@@ -203,7 +201,7 @@ class Supervisor:
             self._dismiss(worker, now)
 
     def _roll(self, slot: _Slot, now: float) -> None:
-        """Go on with a rolling restart: a fresh worker first, then the old one goes, then it is the next one's turn."""
+        """Continue a rolling restart: start a successor; when it is ready, drain the old worker; then the next slot."""
         if slot.successor is None:
             if not any(each.leaving for each in self._slots):
                 slot.successor = self._try_to_start(slot, now)
@@ -216,10 +214,8 @@ class Supervisor:
             slot.worker, slot.successor, slot.failures = slot.successor, None, 0
             self._rolling.pop(0)
 
-    # ------------------------------------------------------------ workers
-
     def _try_to_start(self, slot: _Slot, now: float) -> _Worker | None:
-        """None if the system has no room for it, or the program is being replaced: the others answer meanwhile."""
+        """Start a worker. Return None if that fails: out of resources, or the program is being replaced."""
         try:
             return self._start(slot.number, now)
         except OSError as error:
@@ -238,10 +234,10 @@ class Supervisor:
             try:
                 process = subprocess.Popen(  # noqa: S603  our own command
                     self._command,
-                    env=self._environment | passed_on(number, channel, self._sockets),
+                    env=self._environment | worker_environment(number, channel, self._sockets),
                     pass_fds=(channel, *self._sockets),
                     stdin=subprocess.DEVNULL,
-                    process_group=0,  # an interrupt at the keyboard is for us to handle
+                    process_group=0,  # the supervisor handles Ctrl-C
                 )
             except OSError:
                 ours.close()
@@ -251,9 +247,9 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
 
-    def _look_after(self, slot: _Slot, worker: _Worker, now: float) -> None:
+    def _check(self, slot: _Slot, worker: _Worker, now: float) -> None:
         if worker.process.poll() is not None:
-            self._hear(worker)  # its last words
+            self._hear(worker)  # its last reports
             self._ended(slot, worker, now)
         elif worker.dismissed and now >= worker.kill_at:
             log.warning("%s did not end in time: killed", worker.called)
@@ -264,13 +260,13 @@ class Supervisor:
             worker.process.kill()
 
     def _reload(self, worker: _Worker) -> None:
-        """Have it read its files again. One that is starting gets to know later: as yet, the signal would end it."""
+        """Reload a worker; one that is starting is reloaded when ready, because the signal would still kill it."""
         if worker.ready:
             worker.process.send_signal(signal.SIGHUP)
         worker.reloads = not worker.ready
 
     def _dismiss(self, worker: _Worker, now: float) -> None:
-        """Tell it to drain and end."""
+        """Have a worker drain and end."""
         if not worker.dismissed:
             worker.dismissed, worker.kill_at = True, now + self._drain + GRACE
             worker.process.terminate()
@@ -298,7 +294,7 @@ class Supervisor:
                 self._onlooker.heard(worker.slot, message)
 
     def _ended(self, slot: _Slot, worker: _Worker, now: float) -> None:
-        """A worker is gone, as it was told to or not."""
+        """Handle the end of a worker, expected or not."""
         if worker.channel in self._selector.get_map():
             self._selector.unregister(worker.channel)
         worker.channel.close()
@@ -312,20 +308,20 @@ class Supervisor:
             self._failed = True
             self._stop(now)
         elif was_successor:
-            log.error("%s %s before it was ready: the rolling restart ends here", worker.called, how)
+            log.error("%s %s before it was ready: the rolling restart is cancelled", worker.called, how)
             self._rolling = []
         else:
             slot.failures = 1 if worker.ready and now - worker.started > SETTLED else slot.failures + 1
             pause = pause_after(slot.failures)
             slot.start_at = now + pause
-            log.error("%s %s: another one is started%s", worker.called, how, f" in {pause:g} s" if pause else "")
+            log.error("%s %s: it is replaced%s", worker.called, how, f" in {pause:g} s" if pause else "")
 
     def _workers(self) -> list[_Worker]:
         return [worker for slot in self._slots for worker in slot.workers()]
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals are noted, and wake whoever waits; who handled them before does so again afterwards."""
+        """Note signals and wake `_wait`; restore the previous handlers afterwards."""
 
         def note(number: int, frame: FrameType | None) -> None:
             self._signalled.append(number)
@@ -335,7 +331,7 @@ class Supervisor:
         woken.setblocking(False)
         before = {number: signal.signal(number, note) for number in HANDLED}
         old = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # whoever started us may have held some back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # they may be blocked by the parent
         self._selector.register(woken, selectors.EVENT_READ, None)
         try:
             yield
@@ -348,7 +344,7 @@ class Supervisor:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait before a worker is started that has failed so many times in a row."""
+    """Return the seconds to wait before a worker is started again after so many failures in a row."""
     return 0.0 if failures <= 1 else min(FIRST_PAUSE * 2 ** min(failures - 2, 16), MAX_PAUSE)
 
 

@@ -1,13 +1,13 @@
-"""Traces: a span for each sampled call, under the span of whoever called (`traceparent`). Needs the extra `otel`.
+"""OpenTelemetry traces: a span for each sampled call, below the caller's span (`traceparent`). Needs the extra `otel`.
 
     traced = from_environment(handler, routes)             # OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_ENDPOINT, ...
     ...
-    traced.close()                                         # sends what is left
+    traced.close()                                         # exports the remaining spans
 
-Where tracing is off nobody wraps the handler, and nothing is paid. Where it is on, a call whose caller does not sample
-it is looked at and left alone; `share` makes one in so many calls without a caller's span the root of a new trace.
-Who is sampled is decided here, before a span is made: making one for each call would cost more than the decision.
-A span says method, route, status and how many calls its batch held: no path, no header, no key.
+Without tracing the handler is not wrapped, so it costs nothing. With tracing, a call that its caller does not sample
+gets no span; of the calls without a caller's span, one in `share` begins a new trace. Sampling is decided before a span
+is created, because a span costs more than a decision. A span has the method, route, status and batch size, but no path,
+header or key.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 def from_environment(
     handler: Handler, routes: Collection[bytes] = (), environment: Mapping[str, str] = os.environ
 ) -> Traced:
-    """A handler that traces as the variables of OpenTelemetry say.
+    """Return a handler that is configured by the variables of OpenTelemetry.
 
     - `OTEL_TRACES_EXPORTER`: otlp (over HTTP; the default), console or none.
-    - `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`: for calls without a caller's span. None of them begins a trace
-      unless it says always_on, or traceidratio and a ratio; with or without parentbased_.
+    - `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`: for calls without a caller's span. always_on, or traceidratio
+      with a ratio, begins traces; the prefix parentbased_ is accepted. The default begins none.
     """
     service = environment.get("OTEL_SERVICE_NAME", "penstock")
     provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create({"service.name": service}))
@@ -49,7 +49,7 @@ def from_environment(
 
 
 def _share(sampler: str, ratio: str) -> int:
-    """One in how many begins a trace; 0 is none."""
+    """Return n if one call in n begins a trace, or 0 for none."""
     kind = sampler.strip().removeprefix("parentbased_")
     if kind in ("", "always_on", "always_off"):
         return 1 if kind == "always_on" else 0
@@ -66,7 +66,7 @@ def _share(sampler: str, ratio: str) -> int:
 
 def _exporter(name: str) -> SpanExporter | None:
     if name == "otlp":
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # takes its time to import
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # slow to import
 
         return OTLPSpanExporter()
     if name not in ("console", "none"):
@@ -75,10 +75,10 @@ def _exporter(name: str) -> SpanExporter | None:
 
 
 class Traced:
-    """A handler around a handler.
+    """A handler that traces the calls of another handler.
 
-    - `routes`: first parts of paths that may be named, `/v1/check` by its own and what is below it alike.
-    - `share`: of calls without a caller's span, one in so many begins a trace; 0 is none.
+    - `routes`: prefixes of paths, which become the names of spans.
+    - `share`: of the calls without a caller's span, one in so many begins a trace; 0 is none.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class Traced:
             if parent is not None or self._share:
                 span = self._span(call, parent, len(calls))
                 if span is not None:
-                    calls[position] = _TracedCall(call, span)  # in place: whoever answers for all answers for it
+                    calls[position] = _TracedCall(call, span)  # in place, so that a failed batch is answered through it
         self._handler.handle(calls)
 
     def close(self) -> None:
-        """Send what is left. Blocks for as long as the exporter takes."""
+        """Export the remaining spans. Blocks for as long as the exporter takes."""
         self._provider.shutdown()
 
     def _span(self, call: Call, parent: bytes | None, together: int) -> Span | None:
-        if parent is not None and parent[-2:] in (b"00", b"02"):  # not sampled by the caller: neither by us
+        if parent is not None and parent[-2:] in (b"00", b"02"):  # not sampled by the caller
             return None
         context = Context() if parent is None else _context(call, parent)
         caller = get_current_span(context).get_span_context()
-        if not caller.is_valid:  # nobody's span, or what says so is garbled
+        if not caller.is_valid:  # no span of a caller, or an invalid one
             self._turn += 1
             if not self._share or self._turn % self._share:
                 return None
@@ -124,7 +124,7 @@ class Traced:
 
 
 def _context(call: Call, parent: bytes) -> Context:
-    """What the caller says of its span; empty if that cannot be read."""
+    """Return the context of the caller's span; empty if it cannot be parsed."""
     carrier = {"traceparent": parent.decode("latin-1")}
     state = call.header(b"tracestate")
     return _PROPAGATOR.extract(
@@ -147,7 +147,7 @@ class _TracedCall(Call):
         return self._call.gone
 
     def answer(self, head: Head, body: bytes = b"", extra: Sequence[Header] = ()) -> None:
-        if self._span.is_recording():  # not ended: a second answer is none
+        if self._span.is_recording():  # a second answer is ignored
             self._span.set_attribute("http.response.status_code", head.status)
             if head.status >= 500:
                 self._span.set_status(Status(StatusCode.ERROR))

@@ -1,6 +1,6 @@
-"""What a worker gets from the supervisor that started it, and how it talks to it.
+"""A worker's side of the supervisor: the sockets it inherits, and the channel on which it reports.
 
-The two share a socket. The worker writes lines of JSON to it; and its end tells either that the other is gone.
+The channel is a socket pair. The worker writes lines of JSON to it. Its end shows each side that the other has gone.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 VARIABLE = "PENSTOCK_INHERITED"
-"""Which worker it is, and the file descriptors of the shared socket and of those to listen on."""
+"""The number of the worker, and the file descriptors of the channel and of the listening sockets."""
 
 READY = {"ready": True}
 
 
-def passed_on(number: int, channel: int, listening: Sequence[int]) -> dict[str, str]:
-    """What the environment of a worker says."""
+def worker_environment(number: int, channel: int, listening: Sequence[int]) -> dict[str, str]:
+    """Return the environment variable that passes the descriptors to a worker."""
     return {VARIABLE: ",".join(str(each) for each in (number, channel, *listening))}
 
 
 class Inherited:
-    """The worker's side: which one it is, what to listen on, and a way to report."""
+    """What a worker inherits: its number, listening sockets, and the channel to the supervisor."""
 
     def __init__(self, number: int, channel: socket.socket, listening: Sequence[int]) -> None:
         self.number, self.listening = number, tuple(listening)
@@ -31,22 +31,22 @@ class Inherited:
 
     @classmethod
     def find(cls, environment: Mapping[str, str]) -> Inherited | None:
-        """None in a process that no supervisor started."""
-        said = environment.get(VARIABLE)
-        if not said:
+        """Return what was inherited, or None in a process that no supervisor started."""
+        value = environment.get(VARIABLE)
+        if not value:
             return None
-        number, channel, *listening = (int(part) for part in said.split(","))
+        number, channel, *listening = (int(part) for part in value.split(","))
         return cls(number, socket.socket(fileno=channel), listening)
 
     def report(self, message: Mapping[str, Any]) -> None:
-        """Tell the supervisor. If it does not keep up, or is gone, the message is lost; nobody waits."""
+        """Send a message to the supervisor. Never blocks: if it does not keep up or has gone, the message is lost."""
         try:
             self.channel.send(json.dumps(message).encode() + b"\n")
         except OSError:
             pass
 
     def abandoned(self) -> bool:
-        """Whether the supervisor is gone; to be asked when the channel can be read."""
+        """Return whether the supervisor has gone. Called when the channel is readable."""
         try:
             return self.channel.recv(64) == b""
         except BlockingIOError:

@@ -69,9 +69,11 @@ def test_what_was_never_sealed_is_refused(token: str) -> None:
 
 def test_errors_say_what_is_wrong() -> None:
     token = TOKENS.seal(ONE, NOW)
-    with pytest.raises(InvalidReceipt, match=r"^receipt: expected a token as it was handed out$"):
+    with pytest.raises(InvalidReceipt, match=r"^receipt: expected a token exactly as the service returned it$"):
         TOKENS.open(token[:-3], NOW) if len(token) % 4 == 0 else TOKENS.open(f"{token}=", NOW)
-    with pytest.raises(InvalidReceipt, match=r"^receipt: not sealed here, or changed since \(do all servers share one"):
+    with pytest.raises(
+        InvalidReceipt, match=r"^receipt: made with another secret, or changed \(do all servers share one"
+    ):
         Tokens(b"another secret..").open(token, NOW)
     with pytest.raises(InvalidReceipt, match=r"^receipt: a token of version 2 \(expected version 1\)$"):
         TOKENS.open("Ag" + token[2:], NOW)

@@ -1,4 +1,4 @@
-"""How a service runs: `load` makes immutable `Settings` of flags, environment, file and defaults."""
+"""Settings of the service: `load` reads flags, environment, file and defaults into immutable `Settings`."""
 
 from penstock.service.settings.model import SETTINGS, Setting, Settings
 from penstock.service.settings.sources import CONFIG, load

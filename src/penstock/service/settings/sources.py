@@ -1,11 +1,11 @@
-"""Where settings come from: flags, before the environment, before a file, before the defaults.
+"""The sources of settings: flags take precedence over the environment, then a file, then the defaults.
 
-The file is TOML, because its values have types and the standard library reads it; rules, which people write by the
-hundred, are YAML. It is named by `--config` or `PENSTOCK_CONFIG`; none is looked for.
+The file is TOML, because its values have types and the standard library reads it. `--config` or `PENSTOCK_CONFIG` names
+it; there is no default path.
 
-Everything that is wrong is said at once, a line each: the setting, where it came from, its value unless it may be a
-secret, and what was expected. A name in the file that is no setting is a mistake. A variable that is none is not:
-Kubernetes, for one, sets `PENSTOCK_PORT` where there is a service of that name.
+All faults are reported at once, a line each: the setting, its origin, its value unless it may be a secret, and what was
+expected. An unknown name in the file is a fault. An unknown variable is not: Kubernetes sets `PENSTOCK_PORT` for a
+service of that name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ENVOY = next(setting for setting in SETTINGS if setting.name == "envoy_config")
 FROM_ENVIRONMENT = "env"
 
 
-class _Said(NamedTuple):
-    """What somebody wrote, and where."""
+class _Written(NamedTuple):
+    """A value as it was written, and its origin."""
 
     value: object
     origin: str
@@ -37,7 +37,7 @@ class _Said(NamedTuple):
 def load(
     flags: Mapping[str, object] | None = None, environment: Mapping[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    """The settings that these say, checked; flags that are None or empty say nothing. Raises `InvalidOption`."""
+    """Return checked settings. Flags that are None or empty count as not given. Raises `InvalidOption`."""
     flags, environment = flags or {}, environment or {}
     if file is None and environment.get(CONFIG):
         file = Path(environment[CONFIG])
@@ -47,26 +47,26 @@ def load(
     read: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in SETTINGS:
-        said = _find(setting, flags, environment, written) or deployed.get(setting.name)
-        if setting is ENVOY and said is not None and said.value == FROM_ENVIRONMENT:
-            said = deployed.get(setting.name)
-        if said is None:
+        given = _find(setting, flags, environment, written) or deployed.get(setting.name)
+        if setting is ENVOY and given is not None and given.value == FROM_ENVIRONMENT:
+            given = deployed.get(setting.name)
+        if given is None:
             continue
-        origins[setting.name] = said.origin
+        origins[setting.name] = given.origin
         try:
-            read[setting.name] = setting.read(said.value)
+            read[setting.name] = setting.read(given.value)
         except InvalidValue as unreadable:
-            faults.append(_fault(setting, said, str(unreadable)))
+            faults.append(_fault(setting, given, str(unreadable)))
     settings = Settings(**read, origins=MappingProxyType(origins))
-    if not faults:  # what was not understood contradicts nothing
+    if not faults:  # invalid values cannot be compared
         faults = _contradictions(settings)
     if faults:
         raise InvalidOption("\n".join(faults))
     return settings
 
 
-def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[str]) -> dict[str, _Said]:
-    """What the variables of envoyproxy/ratelimit say, where the service is to stand in for that one."""
+def _deployed(envoy: _Written | None, environment: Mapping[str, str], faults: list[str]) -> dict[str, _Written]:
+    """Read the variables of envoyproxy/ratelimit, if the service replaces it."""
     if envoy is None:
         return {}
     from penstock.service.envoy.environment import read_environment
@@ -81,7 +81,7 @@ def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[
             f"envoy_config env (from {envoy.origin}): expected RUNTIME_ROOT or RUNTIME_SUBDIRECTORY beside it"
         )
     listen = list(dict.fromkeys(address for address in (found.http, found.grpc) if address is not None))
-    said: dict[str, tuple[object, str]] = {
+    given: dict[str, tuple[object, str]] = {
         "envoy_config": (None if found.folder is None else str(found.folder), "RUNTIME_ROOT"),
         "store": (found.store, "REDIS_URL"),
         "listen": (listen or None, "PORT and GRPC_PORT"),
@@ -92,22 +92,22 @@ def _deployed(envoy: _Said | None, environment: Mapping[str, str], faults: list[
         "tls_clients": (found.tls_clients, "GRPC_CLIENT_TLS_CACERT"),
         "client_names": (found.client_names, "GRPC_CLIENT_TLS_SAN"),
     }
-    return {name: _Said(value, origin) for name, (value, origin) in said.items() if value is not None}
+    return {name: _Written(value, origin) for name, (value, origin) in given.items() if value is not None}
 
 
 def _find(
-    setting: Setting, flags: Mapping[str, object], environment: Mapping[str, str], written: Mapping[str, _Said]
-) -> _Said | None:
+    setting: Setting, flags: Mapping[str, object], environment: Mapping[str, str], written: Mapping[str, _Written]
+) -> _Written | None:
     flagged = flags.get(setting.name)
     if flagged is not None and flagged != []:
-        return _Said(flagged, setting.flag)
+        return _Written(flagged, setting.flag)
     if environment.get(setting.variable):
-        return _Said(environment[setting.variable], setting.variable)
+        return _Written(environment[setting.variable], setting.variable)
     return written.get(setting.name)
 
 
-def _read(file: Path, faults: list[str]) -> dict[str, _Said]:
-    """What a file says. Its own mistakes are never quoted: a line may hold a secret."""
+def _read(file: Path, faults: list[str]) -> dict[str, _Written]:
+    """Read a file. Its syntax errors are never quoted, because a line may hold a secret."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)
@@ -130,19 +130,19 @@ def _read(file: Path, faults: list[str]) -> dict[str, _Said]:
             near = get_close_matches(name[:64], known, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
             faults.append(
-                f"{shown(name)} (from {file.name}): no such setting{hint} (expected one of {', '.join(known)})"
+                f"{shown(name)} (from {file.name}): unknown setting{hint} (expected one of {', '.join(known)})"
             )
-    return {name: _Said(value, file.name) for name, value in table.items() if name in known}
+    return {name: _Written(value, file.name) for name, value in table.items() if name in known}
 
 
-def _fault(setting: Setting, said: _Said, expected: str) -> str:
+def _fault(setting: Setting, given: _Written, expected: str) -> str:
     hide = setting.secret or setting.name == "store"
-    value = "(not shown)" if hide else shown(said.value)
-    return f"{setting.name} {value} (from {said.origin}): expected {expected}"
+    value = "(not shown)" if hide else shown(given.value)
+    return f"{setting.name} {value} (from {given.origin}): expected {expected}"
 
 
 def _contradictions(settings: Settings) -> list[str]:
-    """What is wrong with settings that are each sound."""
+    """Return the conflicts between settings that are valid by themselves."""
     faults = []
     if settings.workers > 1 and not settings.shared:
         faults.append(

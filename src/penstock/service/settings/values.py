@@ -1,7 +1,7 @@
-"""How the values of settings are read: from text (flags, environment) or from what a TOML file holds.
+"""Readers of the values of settings: from text (flags, environment) or from a TOML file.
 
-A reader takes a value as it was written and returns it as it is used, or raises `InvalidValue`, which says what was
-expected. Whether a value may be quoted is for others to know.
+A reader converts a written value, or raises `InvalidValue` with what was expected. It never quotes the value, which may
+be a secret.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NAMED = ("password", "secret", "sentinel_password", "sentinel_username", "usern
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be used; the message is what was expected in its place."""
+    """An invalid value. The message is what was expected in its place."""
 
 
 def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
-    """Several values: a list, or text with commas between them."""
+    """Return a reader of several values: a list, or text with commas between them."""
 
     def read_all(value: object) -> tuple[T, ...]:
         parts = value.split(",") if isinstance(value, str) else value
@@ -49,11 +49,11 @@ def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
 
 
 def some(read: Reader[T]) -> Reader[tuple[T, ...]]:
-    """Several values, one at least."""
+    """Return a reader of one or more values."""
     read_all = several(read)
 
     def read_some(value: object) -> tuple[T, ...]:
-        return read_all(value) or (read(""),)  # which says what is expected
+        return read_all(value) or (read(""),)  # raises InvalidValue
 
     return read_some
 
@@ -125,7 +125,7 @@ def one_of(*known: str) -> Reader[str]:
 
 
 def secret(value: object) -> bytes:
-    """Text of some length, or `file:PATH` of a file that holds it."""
+    """Read a secret: text of some length, or `file:PATH` of a file that holds it."""
     expected = f"at least {MIN_SECRET} characters, or {FROM_FILE}PATH of a file that holds them"
     if not isinstance(value, str):
         raise InvalidValue(expected)
@@ -142,7 +142,7 @@ def secret(value: object) -> bytes:
 
 
 def key_secret(value: object) -> bytes:
-    """What API keys are hashed with: a hash takes no more than 64 bytes of it."""
+    """Read the secret of API key hashes: blake2b takes a key of at most 64 bytes."""
     raw = secret(value)
     if len(raw) > 64:
         raise InvalidValue(f"{MIN_SECRET} to 64 bytes, or {FROM_FILE}PATH of a file that holds them")
@@ -150,7 +150,7 @@ def key_secret(value: object) -> bytes:
 
 
 def token(value: object) -> str:
-    """A bearer token, as clients send it."""
+    """Read a bearer token, as clients send it."""
     try:
         text = secret(value).decode("ascii")
     except UnicodeDecodeError:
@@ -173,7 +173,7 @@ def header(value: object) -> str:
 
 
 def proxies(value: object) -> Proxies:
-    """How many proxies are trusted, or which networks they are in."""
+    """Read the number of trusted proxies, or their networks."""
     parts = several(lambda part: part)(value)
     count = parts[0] if len(parts) == 1 else None
     if isinstance(count, str) and count.isascii() and count.isdecimal() and len(count) < 4:
@@ -187,7 +187,7 @@ def proxies(value: object) -> Proxies:
 
 
 def store(value: object) -> str:
-    """The URL of a store. What is wrong with it is said by whoever knows, and never quotes it."""
+    """Read the URL of a store. The error of the store explains what is wrong, without quoting the URL."""
     if not isinstance(value, str):
         raise InvalidValue("a URL, such as memory:// or redis://host:6379/0")
     try:
@@ -208,19 +208,19 @@ def _check_redis(url: str) -> None:
     except ImportError as error:
         raise InvalidValue(f"memory:// as long as {error.name} is missing (pip install 'penstock[redis]')") from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever opens the store is told
+        warnings.simplefilter("ignore")  # repeated when the store is opened
         read_url(url)
 
 
 def hidden_url(url: str) -> str:
-    """A URL as it may be printed: without credentials, and of its options only those that are known to be harmless."""
+    """Return a URL as it may be printed: without credentials, and with the values of harmless options alone."""
     scheme, found, rest = url.partition("://")
-    place, asked, query = rest.partition("#")[0].partition("?")
-    if not found or ("@" in query and "@" not in place):  # perhaps a password with a question mark
+    place, has_query, query = rest.partition("#")[0].partition("?")
+    if not found or ("@" in query and "@" not in place):  # a password may contain a question mark
         return f"{scheme}://***" if found else "***"
     login, _, host = place.rpartition("@")
     options = "&".join(option if _HARMLESS.fullmatch(option) else _hidden(option) for option in query.split("&"))
-    return f"{scheme}://{'***@' if login else ''}{host}{f'?{options}' if asked else ''}"
+    return f"{scheme}://{'***@' if login else ''}{host}{f'?{options}' if has_query else ''}"
 
 
 def _hidden(option: str) -> str:
