@@ -99,7 +99,7 @@ def penstock(store: str = "memory://") -> list[Contender]:
         app = _starlette()
         app.add_middleware(RateLimitMiddleware, limiter=limiter, quota=f"{QUOTA} {algorithm}")
         contenders.append(Contender(f"Penstock, middleware, {algorithm}", app, STARLETTE, MIDDLEWARE))
-    app = _fastapi(lambda app: RateLimit(app, limiter)(QUOTA))
+    app = _fastapi(lambda app: RateLimit(app, limiter=limiter)(QUOTA))
     return [*contenders, Contender("Penstock, dependency, sliding_window", app, FASTAPI, DEPENDENCY)]
 
 

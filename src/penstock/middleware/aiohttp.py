@@ -66,8 +66,14 @@ class AiohttpRequest(Request):
 class RateLimit:
     """Guards every request to an application, those of its sub-applications included."""
 
-    def __init__(self, app: web.Application, **options: Unpack[GateOptions]) -> None:
-        gate = AsyncGate(options)
+    def __init__(self, app: web.Application | None = None, **options: Unpack[GateOptions]) -> None:
+        self._gate = AsyncGate(options)
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: web.Application) -> None:
+        """Guard an application."""
+        gate = self._gate
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -263,18 +263,11 @@ class RateLimitMiddleware:
 
     - `options`: see `penstock.middleware.gate.GateOptions`. Without any, nothing is charged here, but `RateLimited` is
       answered, and charges of dependencies and decorators are shown in headers and ended.
-    - `messages`: the quota for messages of a WebSocket; with an enforcer `True`.
     - `route`: a function that finds the route's template, where the framework is unknown.
     """
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        messages: QuotaLike | bool = False,
-        route: Route = route_of,
-        **options: Unpack[GateOptions],
-    ) -> None:
+    def __init__(self, app: App, *, route: Route = route_of, **options: Unpack[GateOptions]) -> None:
+        messages = options.pop("messages", False)
         self.app = app
         self._route = route
         self._gate = AsyncGate(options) if options else None

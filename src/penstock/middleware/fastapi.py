@@ -1,6 +1,6 @@
 """FastAPI: limits as dependencies and as decorators.
 
-    limit = RateLimit(app, AsyncLimiter())
+    limit = RateLimit(app, limiter=AsyncLimiter())           # or limit.init_app(app) later
 
     @app.get("/search", dependencies=[Depends(limit("10/second"))])     # a dependency
     @limit.on("10/second")                                              # or a decorator, below the route's
@@ -25,10 +25,8 @@ import fastapi.routing
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from penstock.enforcer import AsyncEnforcer
 from penstock.engine.operations import QuotaLike, is_coroutine_function
 from penstock.errors import InvalidOption
-from penstock.limiter import AsyncLimiter
 from penstock.middleware import asgi, starlette
 from penstock.middleware.asgi import App, AsgiRequest, AsgiVisit, Refused, Scope
 from penstock.middleware.gate import GateOptions
@@ -51,8 +49,8 @@ __all__ = ["LimitDependency", "RateLimit", "RateLimitMiddleware", "visit_of"]
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
     """Limits for a whole application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
-        super().__init__(app, messages=messages, route=route_of, **options)
+    def __init__(self, app: App, **options: Unpack[GateOptions]) -> None:
+        super().__init__(app, route=route_of, **options)
 
 
 def route_of(scope: Scope) -> str | None:
@@ -68,9 +66,13 @@ class RateLimit:
     `options` are for all of them, see `penstock.middleware.gate.GateOptions`; each may have its own on top.
     """
 
-    def __init__(self, app: FastAPI, who_decides: AsyncLimiter | AsyncEnforcer, **options: Unpack[GateOptions]) -> None:
-        decider = "enforcer" if isinstance(who_decides, AsyncEnforcer) else "limiter"
-        self._options = cast("GateOptions", {decider: who_decides, **options})
+    def __init__(self, app: FastAPI | None = None, **options: Unpack[GateOptions]) -> None:
+        self._options = options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: FastAPI) -> None:
+        """Answer refusals in an application, and end what its requests began."""
         app.add_middleware(RateLimitMiddleware)
 
     def __call__(self, quota: QuotaLike | None = None, /, **options: Unpack[GateOptions]) -> LimitDependency:

@@ -62,6 +62,7 @@ class GateOptions(TypedDict, total=False):
     - `trusted_proxies`, `forwarded_header`: see `penstock.rules.client_ip`.
     - `renew`: whether places are held on to beyond their ttl while a request takes longer.
     - `dialect`, `hidden`: what clients are told, see `penstock.headers.HeaderWriter`.
+    - `messages`, in ASGI middlewares: the quota for messages of a WebSocket; with an enforcer `True`.
     """
 
     limiter: Limiter | AsyncLimiter
@@ -80,6 +81,7 @@ class GateOptions(TypedDict, total=False):
     renew: bool
     dialect: str | Sequence[str]
     hidden: Collection[str]
+    messages: QuotaLike | bool
 
 
 def unless_server_error(status: int) -> bool:
@@ -106,6 +108,8 @@ class Gate:
         if unknown:
             known = ", ".join(GateOptions.__annotations__)
             raise InvalidOption(f"{', '.join(sorted(unknown))}: unknown option (expected {known})")
+        if options.get("messages", False) is not False:
+            raise InvalidOption("messages: not seen here (expected it with an ASGI middleware)")
         self._check_who_decides(options)
         self.enforcer: Any = options.get("enforcer")
         self.limiter: Any = options["limiter"] if self.enforcer is None else self.enforcer.limiter

@@ -15,7 +15,6 @@ from litestar.config.app import AppConfig
 from litestar.middleware import DefineMiddleware
 from litestar.plugins import InitPlugin
 
-from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
 from penstock.headers import PROBLEM_JSON
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware
@@ -30,8 +29,8 @@ _ABOUT_THE_BODY = ("Content-Type", "Content-Length")
 class RateLimit(InitPlugin):
     """Limits for a Litestar application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
-        self._middleware = DefineMiddleware(RateLimitMiddleware, messages=messages, **options)
+    def __init__(self, **options: Unpack[GateOptions]) -> None:
+        self._middleware = DefineMiddleware(RateLimitMiddleware, **options)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.middleware = [self._middleware, *app_config.middleware]

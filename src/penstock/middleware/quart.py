@@ -14,7 +14,6 @@ from quart import Quart, Response, has_request_context, request, websocket
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
-from penstock.engine.operations import QuotaLike
 from penstock.errors import RateLimited
 from penstock.middleware.asgi import VISIT, AsgiVisit, RateLimitMiddleware, Scope
 from penstock.middleware.gate import GateOptions
@@ -24,11 +23,18 @@ from penstock.middleware.passage import raised_refusal
 class RateLimit:
     """Limits for a Quart application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: Quart, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
+    def __init__(self, app: Quart | None = None, **options: Unpack[GateOptions]) -> None:
+        self._options = options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Quart) -> None:
+        """Guard an application."""
+
         def route_of(scope: Scope) -> str | None:
             return _route_of(app, scope)
 
-        wrapped = RateLimitMiddleware(app.asgi_app, messages=messages, route=route_of, **options)
+        wrapped = RateLimitMiddleware(app.asgi_app, route=route_of, **self._options)
         app.asgi_app = wrapped  # type: ignore[method-assign]
         app.register_error_handler(RateLimited, _answered)
 

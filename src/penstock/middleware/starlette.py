@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, Unpack
 
 from starlette.routing import Match
 
-from penstock.engine.operations import QuotaLike
 from penstock.middleware import asgi
 from penstock.middleware.asgi import App, AsgiVisit, Scope
 from penstock.middleware.gate import GateOptions
@@ -26,8 +25,8 @@ Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
     """Limits for a Starlette application. See `penstock.middleware.asgi.RateLimitMiddleware`."""
 
-    def __init__(self, app: App, *, messages: QuotaLike | bool = False, **options: Unpack[GateOptions]) -> None:
-        super().__init__(app, messages=messages, route=route_of, **options)
+    def __init__(self, app: App, **options: Unpack[GateOptions]) -> None:
+        super().__init__(app, route=route_of, **options)
 
 
 def route_of(scope: Scope) -> str | None:

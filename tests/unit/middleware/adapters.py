@@ -67,7 +67,7 @@ def by_starlette(**options: Any) -> AbstractAsyncContextManager[Get]:
 def by_fastapi(**options: Any) -> AbstractAsyncContextManager[Get]:
     app = FastAPI()
     limiter, quota = options.pop("limiter"), options.pop("quota")
-    limit = Depends(fastapi.RateLimit(app, limiter, name="all", **options)(quota))
+    limit = Depends(fastapi.RateLimit(app, limiter=limiter, name="all", **options)(quota))
     app.get("/", dependencies=[limit])(hello)
     app.get("/fails", dependencies=[limit])(fails)
     return _asked(app)

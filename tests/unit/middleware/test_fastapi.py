@@ -27,7 +27,7 @@ class Shop:
     def __init__(self, **options: Any) -> None:
         self.app = FastAPI()
         self.limiter = AsyncLimiter(clock=ManualClock())
-        self.limit = RateLimit(self.app, self.limiter, **options)
+        self.limit = RateLimit(self.app, limiter=self.limiter, **options)
 
 
 async def test_a_dependency_limits_a_route() -> None:
@@ -196,7 +196,7 @@ async def test_a_request_cancelled_within_a_handler_gives_its_place_back() -> No
 async def test_rules_decide_for_a_router_and_see_its_prefixes() -> None:
     app = FastAPI()
     rules = rule_set({"id": "orders", "match": {"route": "/v1/shops/{shop}/orders"}, "quota": "2/minute"})
-    limit = RateLimit(app, AsyncEnforcer(rules, AsyncLimiter()))
+    limit = RateLimit(app, enforcer=AsyncEnforcer(rules, AsyncLimiter()))
     inner = APIRouter(prefix="/shops", dependencies=[Depends(limit())])
 
     @inner.get("/{shop}/orders")
@@ -260,7 +260,7 @@ async def test_a_limit_outside_its_application_is_an_error() -> None:
 
 def test_a_limiter_that_would_block_is_an_error() -> None:
     with pytest.raises(InvalidOption, match="limiter: expected AsyncLimiter, not Limiter"):
-        RateLimit(FastAPI(), Limiter())("1/minute")  # type: ignore[arg-type]
+        RateLimit(FastAPI(), limiter=Limiter())("1/minute")
 
 
 async def test_who_is_exempt_is_not_limited() -> None:

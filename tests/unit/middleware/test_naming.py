@@ -37,7 +37,7 @@ def made(answer: str) -> Callable[[], Any]:
 
 async def test_two_limits_of_one_handler_are_two_counters() -> None:
     app = FastAPI()
-    limit = RateLimit(app, AsyncLimiter())
+    limit = RateLimit(app, limiter=AsyncLimiter())
     router = APIRouter(dependencies=[Depends(limit("6/hour"))])
 
     @router.get("/", dependencies=[Depends(limit("4/hour"))])
@@ -53,7 +53,7 @@ async def test_two_limits_of_one_handler_are_two_counters() -> None:
 
 async def test_who_is_exempt_from_one_limit_of_a_handler_is_not_charged_to_its_counter_by_another() -> None:
     app = FastAPI()
-    limit = RateLimit(app, AsyncLimiter())
+    limit = RateLimit(app, limiter=AsyncLimiter())
     first = limit("1/hour", exempt=lambda request: request.header("x-internal") == "yes")
 
     @app.get("/", dependencies=[Depends(first), Depends(limit("5/hour"))])
@@ -65,7 +65,7 @@ async def test_who_is_exempt_from_one_limit_of_a_handler_is_not_charged_to_its_c
 
 async def test_handlers_that_a_factory_makes_count_apart() -> None:
     app, mounted = FastAPI(), FastAPI()
-    limits = [RateLimit(app, AsyncLimiter()), RateLimit(mounted, AsyncLimiter())]
+    limits = [RateLimit(app, limiter=AsyncLimiter()), RateLimit(mounted, limiter=AsyncLimiter())]
     router = APIRouter(prefix="/v1", dependencies=[Depends(limits[0]("1/hour"))])
     for name in ("a", "b"):
         app.get(f"/{name}", dependencies=[Depends(limits[0]("1/hour"))])(made(name))
@@ -83,7 +83,7 @@ async def test_handlers_that_a_factory_makes_count_apart() -> None:
 
 async def test_one_handler_is_one_counter_whichever_route_leads_to_it() -> None:
     app = FastAPI()
-    limit = RateLimit(app, AsyncLimiter())
+    limit = RateLimit(app, limiter=AsyncLimiter())
     handler = limit.on("1/hour")(made("one"))
     for route in ("/a", "/b"):
         app.get(route)(handler)

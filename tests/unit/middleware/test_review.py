@@ -23,7 +23,7 @@ ME = "ip=192.0.2.7"
 async def test_a_refusal_within_a_mounted_application_is_no_failure() -> None:
     outer, inner = FastAPI(), FastAPI()
     outer.add_middleware(FastAPIMiddleware, limiter=AsyncLimiter(), quota="100/minute")
-    limit = RateLimit(inner, AsyncLimiter())
+    limit = RateLimit(inner, limiter=AsyncLimiter())
 
     @inner.get("/item", dependencies=[Depends(limit("1/minute"))])
     async def item() -> None: ...
