@@ -61,10 +61,10 @@ async def test_a_service_on_redis_exports_what_the_server_says(server: Server) -
 def test_a_server_that_is_gone_is_down_and_says_nothing(server: Server) -> None:
     with Server() as another:
         store, watch = watched(another)
-        watch.look()
+        watch.poll()
         assert watch.values["penstock_redis_up"] == {f'{{server="127.0.0.1:{another.port}"}}': 1}
         another.kill()
-        watch.look()
+        watch.poll()
     assert watch.values == {"penstock_redis_up": {f'{{server="127.0.0.1:{another.port}"}}': 0}}
     store.close()
 
@@ -74,7 +74,7 @@ def test_a_server_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
     with Server() as frozen:
         store, watch = watched(frozen)
         frozen._place.freeze()
-        watch.look()
+        watch.poll()
         assert list(watch.values["penstock_redis_up"].values()) == [0]
         frozen._place.thaw()
     store.close()

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.options import at_least
 from penstock.engine.protocols import Due, Entered, Local
-from penstock.errors import InvalidOption, shown
 from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
 from penstock.quota import CONCURRENCY, Quota
 
@@ -71,9 +71,7 @@ class DenyCache:
     """
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
-        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < 2:
-            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least 2")
-        self._half = max_keys // 2
+        self._half = at_least(2, "max_keys", max_keys) // 2
         self._young: dict[Key, dict[Shape, Refusal]] = {}
         self._old: dict[Key, dict[Shape, Refusal]] = {}
         self._turned_at: Micros = 0

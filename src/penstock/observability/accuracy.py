@@ -1,27 +1,27 @@
-"""The accuracy sampler: how far what was admitted is from what the limit says, for a sample of keys, measured exactly.
+"""The accuracy sampler: measures exactly, for a sample of keys, how far decisions deviate from the limit.
 
-An approximate algorithm, an outage, a failover or a fault may admit more than a quota says, or less. For some keys
-every admission is logged, and each decision is held against the truth: the units admitted in (t − period, t].
+An approximate algorithm, an outage, a failover or a fault may admit more than a quota allows, or less. For sampled keys
+every admission is logged, and each decision is compared with the units admitted in (t − period, t].
 
 - **over**: units that were admitted although the span was full.
 - **under**: units that were refused although they would have fitted.
 
-Both are measured against an exact rolling window, whatever the algorithm: a `fixed_window` goes over at its edges by
-design, and this says by how much. Looked at are `fixed_window`, `sliding_window` and `rolling_window` without penalty
-and `count denied`; a bucket or a calendar period promises something else.
+Both are measured against an exact rolling window, whatever the algorithm. A `fixed_window`, for instance, admits more
+around its edges by design, and *over* says how much. Sampled are `fixed_window`, `sliding_window` and `rolling_window`
+without penalty and `count denied`; buckets and calendar periods make other promises.
 
-**What the figures can know.** *Over* is evidence: those units were admitted, whoever else was. *Under* can only be told
-if nothing is missing from the log. So it is counted for a key only once its log has been complete for a whole period,
-and only where the sampler sees everybody who shares the limits (`complete`): one process, or the workers of one host.
-On one of several hosts that share a store, `scope` is `host`, over is a lower bound, and under is not exported at all.
-Units that were given back, and requests that were repeated by id, are not known here: they count as admitted.
+**Limits of the figures.** *Over* is certain: those units were admitted. *Under* is certain only if nothing is missing
+from the log. So it is counted for a key only after its log has been complete for a whole period, and only if the
+sampler sees all requests to the limits (`complete`): one process, or the workers of one host. On one of several hosts
+that share a store, `scope` is `host`, *over* is a lower bound, and *under* is not exported. Refunded units and requests
+that were repeated by id cannot be seen here, and count as admitted.
 
-**Workers.** Keys are chosen by a hash that is the same everywhere, so all workers log the same ones. Each publishes
-what it saw with its figures. The worker that leads puts all together in order of the store's time, some seconds later,
-and judges.
+**Workers.** Keys are sampled by a hash that is the same in all workers, so all log the same keys. Each worker publishes
+its decisions on them with its figures. The worker that leads merges them in order of the store's time, some seconds
+later, and evaluates them.
 
-    Observed    in each worker: picks decisions on sampled keys; an `Observer`
-    Judge       where it is judged: pure, in order of time
+    Observed    in each worker: collects decisions on sampled keys; an `Observer`
+    Judge       evaluates decisions in order of time; pure
     Sampler     both, wired to `Metrics`
 """
 
@@ -47,31 +47,31 @@ from penstock.rules.ruling import Ruling
 MEASURED = ("fixed_window", "sliding_window", "rolling_window")
 
 SHARE = 256
-"""One key in so many is looked at."""
+"""One key in so many is sampled."""
 
 MAX_KEYS = 256
-"""How many keys are logged at once; those that were quiet for longest make way."""
+"""How many keys are logged at once; the one that was idle for longest makes room."""
 
 MAX_ENTRIES = 10_000
-"""How many admissions are logged of one key. A busier one is not looked at, because its log would have gaps."""
+"""How many admissions of one key are logged. Beyond that the log has a gap, and *under* is not counted."""
 
 MAX_ENTRIES_IN_ALL = 100_000
-"""How many are logged of all keys together, some 10 MB; again those that were quiet for longest make way."""
+"""How many admissions of all keys are logged, some 10 MB; the key that was idle for longest makes room."""
 
 MAX_SEEN = 5_000
-"""Decisions of one worker that stay published. If there are more, some are missed, and then under is not counted."""
+"""How many decisions a worker publishes. More are missed, and then *under* is not counted for a period."""
 
 SETTLED: Micros = 3 * SECOND
-"""How long judging waits for workers that have yet to publish."""
+"""How long evaluation waits for workers that have yet to publish."""
 
 KEPT: Micros = 5 * SECOND
-"""How long what was seen stays published."""
+"""How long decisions stay published."""
 
 
 class Seen(NamedTuple):
-    """One decision on a sampled key: when, on which counter of which rule, what the limit is, and what came of it.
+    """One decision on a sampled key.
 
-    `counter` is a keyed hash, because identities do not leave the process.
+    `counter` is a keyed hash, because keys do not leave the process.
     """
 
     at: Micros
@@ -84,7 +84,7 @@ class Seen(NamedTuple):
 
 
 class Published(msgspec.Struct, array_like=True):
-    """What one worker has seen lately: decision number `first`, and those after it; and how many it has missed."""
+    """The recent decisions of one worker, of which `seen[0]` is number `first`, and how many it has missed."""
 
     worker: str
     first: int
@@ -93,7 +93,7 @@ class Published(msgspec.Struct, array_like=True):
 
 
 class Account(msgspec.Struct):
-    """Units of one rule: admitted, and how many of them over; refused with full knowledge, and how many under."""
+    """Units of one rule: admitted, of these over; refused while the log was complete, of these under."""
 
     admitted: int = 0
     over: int = 0
@@ -110,7 +110,7 @@ class Account(msgspec.Struct):
 
 
 class _Log:
-    """The admissions of one counter, as far as they count."""
+    """The admissions of one counter within the last period."""
 
     __slots__ = ("entries", "gapless_since", "used")
 
@@ -120,7 +120,7 @@ class _Log:
         self.gapless_since = now
 
     def forget(self, until: Micros) -> None:
-        """What was admitted at `until` or before no longer counts: windows are (t − period, t]."""
+        """Drop admissions at `until` or before, because spans are (t − period, t]."""
         while self.entries and self.entries[0][0] <= until:
             self.used -= self.entries.popleft()[1]
 
@@ -133,7 +133,7 @@ class _Log:
 
 
 class Judge:
-    """Holds decisions, told in order of time, against an exact log."""
+    """Compares decisions, in order of time, with an exact log."""
 
     def __init__(self, *, complete: bool, max_keys: int = MAX_KEYS, max_rules: int = 1_000) -> None:
         self.complete = complete
@@ -142,14 +142,14 @@ class Judge:
         self._rules = Bounded(max_rules)
         self._gapless_since: Micros = 0
         self._entries = 0
-        self._logs: dict[int, _Log] = {}  # the one that was quiet for longest comes first
+        self._logs: dict[int, _Log] = {}  # the one that was idle for longest comes first
 
     @property
     def keys(self) -> int:
         return len(self._logs)
 
     def gap(self, now: Micros) -> None:
-        """Something was missed, nobody knows of whom."""
+        """Mark a gap that affects every sampled key."""
         self._gapless_since = now
         for log in self._logs.values():
             log.gapless_since = now
@@ -178,12 +178,12 @@ class Judge:
         return _Log(max(now, self._gapless_since))
 
     def _make_way(self) -> None:
-        quiet = self._logs.pop(next(iter(self._logs)))
-        self._entries -= len(quiet.entries)
+        idle = self._logs.pop(next(iter(self._logs)))
+        self._entries -= len(idle.entries)
 
 
 class Observed:
-    """An observer that keeps the decisions on sampled keys, for a while."""
+    """An observer that collects recent decisions on sampled keys."""
 
     def __init__(self, secret: bytes, share: int = SHARE, most: int = MAX_SEEN) -> None:
         self._secret, self._bar, self._most = secret[:64], 2**32 // share, most
@@ -208,7 +208,7 @@ class Observed:
     def answered(self, route: str, statuses: Sequence[int], took: Micros) -> None: ...
 
     def forget(self, before: Micros) -> None:
-        """Drop what was seen earlier."""
+        """Drop decisions made earlier."""
         while self.seen and self.seen[0].at < before:
             self.seen.popleft()
             self.first += 1
@@ -218,13 +218,13 @@ class Observed:
         if not is_measured(quota):
             return
         if len(self.seen) >= self._most:
-            self.forget(decision.at_us - KEPT)  # `publish` goes by the newest, and while it is full there is none
+            self.forget(decision.at_us - KEPT)  # while it is full, `publish` drops nothing: it goes by the newest
             if len(self.seen) >= self._most:
                 self.missed += 1
                 return
         admitted = verdict.allowed and (decision.mark != NOT_CHARGED or verdict.degraded)
         if not admitted and (verdict.allowed or decision.allowed):
-            return  # peeked at, or refused by another quota
+            return  # a peek, or a refusal by another quota
         rule = NONE
         if verdict.__class__ is Ruling and verdict.plan.owners:
             rule = verdict.plan.owners[position].id
@@ -242,11 +242,12 @@ class Observed:
 
 
 def is_measured(quota: Quota) -> bool:
+    """Whether decisions on a quota can be compared with a rolling window."""
     return quota.algorithm in MEASURED and quota.penalty_us is None and not quota.count_denied
 
 
 def counter_of(key: Key, quota: Quota, secret: bytes) -> int:
-    """A number for a counter: 63 bits of a keyed hash."""
+    """Return a number for a counter: 63 bits of a keyed hash."""
     parts = (key,) if isinstance(key, str) else key
     text = repr((parts, quota.algorithm, quota.period_us, quota.name)).encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=secret).digest()) >> 1
@@ -257,25 +258,27 @@ _decode = msgspec.msgpack.Decoder(Published).decode
 
 
 def _order(seen: Seen) -> tuple[Micros, bool]:
-    """By time; and of one instant, admissions first: nobody knows their order across workers, so no refusal of that
-    instant is held to have been needless.
+    """Return the sort key: time, and admissions before refusals.
+
+    The order of one instant is unknown across workers, and this order calls no refusal of that instant needless.
     """
     return seen.at, not seen.admitted
 
 
-def _without(told: Published, until: Micros) -> Published:
-    """What was seen later."""
-    kept = [seen for seen in told.seen if seen.at > until]
-    return Published(told.worker, told.first + len(told.seen) - len(kept), told.missed, kept)
+def _after(published: Published, until: Micros) -> Published:
+    """Return the decisions made after `until`."""
+    kept = [seen for seen in published.seen if seen.at > until]
+    return Published(published.worker, published.first + len(published.seen) - len(kept), published.missed, kept)
 
 
 class Sampler:
-    """Observes in every worker, and judges in the one that leads. Give it to `Metrics.watch`, and to the service as one
-    of its observers.
+    """Observes in every worker, and evaluates in the one that leads.
 
-    - `secret`: what counters are hashed with; the same in all workers.
-    - `complete`: whether everybody who shares these limits is a worker of this service on this host.
-    - `share`: one key in so many is looked at.
+    Pass it to `Metrics.watch`, and to the service as one of its observers.
+
+    - `secret`: the key of the hash of counters; the same in all workers.
+    - `complete`: whether all requests to these limits come through the workers of this service on this host.
+    - `share`: one key in so many is sampled.
     """
 
     def __init__(self, secret: bytes, *, complete: bool, share: int = SHARE) -> None:
@@ -283,42 +286,43 @@ class Sampler:
         self.observed = Observed(secret, share)
         self.decided, self.answered = self.observed.decided, self.observed.answered
         self.judge = Judge(complete=complete)
-        self._heard: dict[str, tuple[int, int]] = {}  # the next decision's number, and how many were missed, by worker
+        self._heard: dict[str, tuple[int, int]] = {}  # by worker: number of the next decision, and how many were missed
         self._waiting: list[Seen] = []
         self._newest: Micros = 0
         self._judged_until: Micros | None = None
 
     def publish(self) -> bytes:
-        """What the others are to know. On the thread that observes."""
+        """Return the recent decisions, encoded for the other workers. Call it in the thread that observes."""
         observed = self.observed
         if observed.seen:
-            observed.forget(observed.seen[-1].at - KEPT)  # by the store's clock, which may not be ours
+            observed.forget(observed.seen[-1].at - KEPT)  # in the store's time, which may differ from ours
         return _encode(Published(self._name, observed.first, observed.missed, list(observed.seen)))
 
     def hear(self, published: Iterable[bytes]) -> None:
-        """Take note of what everybody has published, and judge what has settled. For the worker that leads."""
-        told = [_decode(one) for one in published]
-        self._newest = max([self._newest, *[one.seen[-1].at for one in told if one.seen]])
-        if self._judged_until is None:  # what is older was judged by whoever led before
+        """Take in what all workers have published, and evaluate what has settled. For the worker that leads."""
+        all_published = [_decode(one) for one in published]
+        self._newest = max([self._newest, *[one.seen[-1].at for one in all_published if one.seen]])
+        if self._judged_until is None:  # older decisions were evaluated by the previous leader
             self._judged_until = self._newest - SETTLED
-            told = [_without(one, self._judged_until) for one in told]
-        heard = {one.worker: (one.first + len(one.seen), one.missed) for one in told}
-        news = [seen for one in told for seen in self._news(one)]
-        if self._is_gap(told, heard) or any(seen.at <= self._judged_until for seen in news):
+            all_published = [_after(one, self._judged_until) for one in all_published]
+        heard = {one.worker: (one.first + len(one.seen), one.missed) for one in all_published}
+        news = [seen for one in all_published for seen in self._news(one)]
+        if self._is_gap(all_published, heard) or any(seen.at <= self._judged_until for seen in news):
             self.judge.gap(self._newest)
         self._heard = heard
         self._waiting += [seen for seen in news if seen.at > self._judged_until]
         self._judge(self._newest - SETTLED)
 
-    def _news(self, told: Published) -> list[Seen]:
-        after, _ = self._heard.get(told.worker, (told.first, 0))
-        return told.seen[max(after - told.first, 0) :]
+    def _news(self, published: Published) -> list[Seen]:
+        after, _ = self._heard.get(published.worker, (published.first, 0))
+        return published.seen[max(after - published.first, 0) :]
 
-    def _is_gap(self, told: Sequence[Published], heard: dict[str, tuple[int, int]]) -> bool:
-        """Whether something was missed, or somebody came or went, perhaps with what nobody has heard."""
-        if heard.keys() != self._heard.keys():
+    def _is_gap(self, published: Sequence[Published], heard: dict[str, tuple[int, int]]) -> bool:
+        """Whether decisions are missing: some were dropped, or a worker came or went, perhaps with unpublished ones."""
+        before = self._heard
+        if heard.keys() != before.keys():
             return True
-        return any(one.first > self._heard[one.worker][0] or one.missed > self._heard[one.worker][1] for one in told)
+        return any(one.first > before[one.worker][0] or one.missed > before[one.worker][1] for one in published)
 
     def _judge(self, until: Micros) -> None:
         self._waiting.sort(key=_order)
@@ -329,7 +333,7 @@ class Sampler:
         self._judged_until = max(self._judged_until or 0, until)
 
     def totals(self) -> Values:
-        """Units by rule, as series."""
+        """Return the units by rule, as series."""
         scope = "all" if self.judge.complete else "host"
         values: Values = {}
         for rule, account in list(self.judge.accounts.items()):

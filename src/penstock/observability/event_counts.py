@@ -1,4 +1,4 @@
-"""Events as figures: what the hook of a store, of rules and of a shedder is told."""
+"""Counts the events that stores, rules and shedders send to their hook."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from penstock.observability.tally import Bounded, Tally, Values
 
 MAX_SERVERS = 256
 MAX_WORDS = 64
-"""How many servers, and how many words of our own, have labels."""
-
+"""How many servers, and how many components and signals, have labels of their own."""
 
 MAX_TEXTS = 10_000
 
 
-class Happenings:
-    """Counts events, from whatever thread they come."""
+class EventCounts:
+    """Counts events, from any thread."""
 
     def __init__(self, tally: Tally, rules: Bounded) -> None:
         self._tally, self._rules = tally, rules
         self.servers, self._words = Bounded(MAX_SERVERS), Bounded(MAX_WORDS)
         self._texts: dict[tuple[str, ...], str] = {}  # labels of decisions, as they are written
         self._shedding: Shedding | None = None
-        self._ways: dict[type, Callable[[Any], None]] = {
+        add, words = self._add, self._words
+        self._handlers: dict[type, Callable[[Any], None]] = {
             BreakerChanged: self._breaker,
             Decided: self._decided,
-            Degraded: self._degraded,
-            LayerFailed: self._fault,
-            LimitScaled: self._scaled,
-            RulesLoaded: self._loaded,
-            RulesRefused: self._refused,
+            Degraded: lambda event: add(series.DEGRADED, event.answers, event.source),
+            LayerFailed: lambda event: add(series.FAULTS, 1, words.of(event.what)),
+            LimitScaled: lambda _: add(series.SCALINGS, 1),
+            RulesLoaded: lambda _: add(series.RULES_LOADS, 1, "loaded"),
+            RulesRefused: lambda _: add(series.RULES_LOADS, 1, "refused"),
             Shedding: self._shed,
-            SignalFailed: self._signal,
+            SignalFailed: lambda event: add(series.SIGNAL_FAILURES, 1, words.of(event.signal)),
         }
 
-    def note(self, event: object) -> None:
-        """Count it, if it is one that is counted."""
-        way = self._ways.get(type(event))
-        if way is not None:
-            way(event)
+    def count(self, event: object) -> None:
+        """Count an event, if its kind is counted."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
 
     def now(self) -> Values:
-        """How things are since the last event."""
+        """Return the gauges that follow from the latest events."""
         shedding = self._shedding
         if shedding is None:
             return {}
@@ -65,7 +65,7 @@ class Happenings:
         text = self._texts.get(labels)
         if text is None:
             text = of.labelled(*labels)
-            if of is series.DECISIONS and len(self._texts) < MAX_TEXTS:  # the only ones that are told all the time
+            if of is series.DECISIONS and len(self._texts) < MAX_TEXTS:  # only decisions are frequent
                 self._texts[labels] = text
         self._tally.add(of, text, amount)
 
@@ -78,24 +78,6 @@ class Happenings:
         for shadow in event.would_refuse:
             self._add(series.SHADOW, 1, self._rules.of(shadow))
 
-    def _degraded(self, event: Degraded) -> None:
-        self._add(series.DEGRADED, event.answers, event.source)
-
-    def _fault(self, event: LayerFailed) -> None:
-        self._add(series.FAULTS, 1, self._words.of(event.what))
-
-    def _scaled(self, event: LimitScaled) -> None:
-        self._add(series.SCALINGS, 1)
-
-    def _loaded(self, event: RulesLoaded) -> None:
-        self._add(series.RULES_LOADS, 1, "loaded")
-
-    def _refused(self, event: RulesRefused) -> None:
-        self._add(series.RULES_LOADS, 1, "refused")
-
     def _shed(self, event: Shedding) -> None:
         self._shedding = event
         self._add(series.SHED_CHANGES, 1, "up" if event.level > event.was else "down")
-
-    def _signal(self, event: SignalFailed) -> None:
-        self._add(series.SIGNAL_FAILURES, 1, self._words.of(event.signal))

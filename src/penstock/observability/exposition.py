@@ -1,4 +1,4 @@
-"""From the figures of all workers to the text that Prometheus reads; in steps, so that no decision waits for it."""
+"""Writes the figures of all workers as text for Prometheus, in steps, so that decisions need not wait for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 STEP = 200
-"""Lines that are written before others have their turn: some hundred microseconds."""
+"""Lines that are written in one step: some hundred microseconds."""
 
 
 def lines(snapshots: Sequence[Snapshot], *, openmetrics: bool = False) -> Iterator[list[str]]:
-    """The lines of all series, some at a time; a step may be empty."""
+    """Yield the lines of all series in steps; a step may be empty."""
     for series in ALL:
         merge = _merge_histograms if series.kind == "histogram" else _merge
         merged: dict[str, Any] = {}
@@ -39,11 +39,12 @@ def lines(snapshots: Sequence[Snapshot], *, openmetrics: bool = False) -> Iterat
 
 
 def text(snapshots: Sequence[Snapshot], *, openmetrics: bool = False) -> bytes:
-    """All of it at once."""
+    """Return the whole text at once."""
     return joined(line for step in lines(snapshots, openmetrics=openmetrics) for line in step)
 
 
 def joined(all_lines: Iterable[str]) -> bytes:
+    """Return lines as the body of a response."""
     return ("\n".join(all_lines) + "\n").encode()
 
 

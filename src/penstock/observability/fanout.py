@@ -1,4 +1,4 @@
-"""Several observers, or several hooks, where one is expected."""
+"""Fan-out to several observers or hooks where one is expected."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Observers:
-    """Tells each of them everything."""
+    """An observer that passes every call on to several."""
 
     def __init__(self, *observers: Observer) -> None:
         self._decided = tuple(observer.decided for observer in observers)
         self._answered = tuple(observer.answered for observer in observers)
 
     def decided(self, verdicts: Sequence[Verdict], took: Micros) -> None:
-        for told in self._decided:
-            told(verdicts, took)
+        for decided in self._decided:
+            decided(verdicts, took)
 
     def answered(self, route: str, statuses: Sequence[int], took: Micros) -> None:
-        for told in self._answered:
-            told(route, statuses, took)
+        for answered in self._answered:
+            answered(route, statuses, took)
 
 
 class Hooks:
-    """Tells each of them of every event, whatever the others think of it."""
+    """A hook that passes every event on to several, even if one of them fails."""
 
     def __init__(self, *hooks: Hook) -> None:
         self._hooks = hooks

@@ -1,13 +1,13 @@
-"""Logs: one line each, as JSON or as text; refusals, a few of many; and what happened.
+"""Logs: one line per record, as JSON or text; a log of some refusals; and a log of events.
 
     configure("json")                                     # penstock's loggers write JSON lines to stderr
     hook = Hooks(metrics, EventLog())                     # rules, shedding
-    observer = Observers(metrics, DenialLog(secret))      # some of the refusals
+    observer = Observers(metrics, DenialLog(secret))      # a sample of the refusals
 
-No line holds a key, an identity or a secret. A refused key is shown as a keyed hash: the same key looks the same in all
-lines of all workers that have the same secret, and nobody without it can tell whose it is.
+No line holds a key, an identity or a secret. A refused key is shown as a keyed hash. The hash is the same in all
+workers with the same secret, and without the secret no guess at the key can be checked.
 
-What a record is to say beside its message is given as `extra={"fields": {...}}`.
+Fields beside the message of a record are passed as `extra={"fields": {...}}`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 import msgspec
 
 from penstock.clock import Clock, Micros, SystemClock
+from penstock.engine.options import at_least
 from penstock.errors import InvalidOption, shown
 from penstock.events import LimitScaled, RulesLoaded, RulesRefused, Shedding
 from penstock.model import Key, Verdict
@@ -30,7 +31,7 @@ from penstock.rules.ruling import BLOCKED, SHED, Ruling, reason_of
 Form: TypeAlias = Literal["json", "text"]
 
 PER_SECOND = 10
-"""Refusals that are logged in one second, of one worker."""
+"""Refusals that a worker logs in one second."""
 
 denials = logging.getLogger("penstock.denials")
 events = logging.getLogger("penstock.events")
@@ -46,7 +47,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, then whatever fields the record has."""
+    """One JSON object per line: time, level, logger, message, then the fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -62,14 +63,14 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people: `2026-01-31T12:00:00.000Z warning penstock.events: message (rule=api, used=5)`."""
+    """Readable text: `2026-01-31T12:00:00.000Z warning penstock.events: message (rule=api, used=5)`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = ", ".join([f"{name}={value}" for name, value in _fields(record).items()])
         text = f"{record.getMessage()} ({fields})" if fields else record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
-        # A line that somebody smuggled into a message stays visibly a part of it.
+        # Indented, so that a line break smuggled into a message cannot forge a record.
         text = text.replace("\r", "\\r").replace("\n", "\n  ")
         return f"{_time(record)} {record.levelname.lower()} {record.name}: {text}"
 
@@ -78,7 +79,7 @@ FORMATTERS: dict[str, type[logging.Formatter]] = {"json": JsonLines, "text": Tex
 
 
 def configure(form: Form = "text", level: str = "info", stream: TextIO | None = None) -> logging.Handler:
-    """Have everything below the logger `penstock` written in one form; the answer is the handler that writes it."""
+    """Write all records of the logger `penstock` and those below it in one form. Returns the handler."""
     if form not in FORMATTERS:
         raise InvalidOption(f"log_format {shown(form)}: expected json or text")
     known = logging.getLevelNamesMapping()
@@ -94,23 +95,22 @@ def configure(form: Form = "text", level: str = "info", stream: TextIO | None = 
 
 
 def hashed(key: Key, secret: bytes) -> str:
-    """A key as logs may show it."""
+    """Return the keyed hash of a key, as logs may show it."""
     text = repr((key,) if isinstance(key, str) else key).encode()
     return blake2b(text, digest_size=8, key=secret[:64]).hexdigest()
 
 
 class DenialLog:
-    """An observer that logs refusals: one in `share` of them, and at most `per_second`. The line after those that were
-    left out says how many there were.
+    """An observer that logs refusals: one in `share`, and at most `per_second`.
+
+    A line after refusals that were left out has their number.
     """
 
     def __init__(
         self, secret: bytes, *, share: int = 1, per_second: int = PER_SECOND, clock: Clock | None = None
     ) -> None:
-        for name, value in (("share", share), ("per_second", per_second)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidOption(f"{name} {shown(value)}: expected a whole number, at least 1")
-        self._secret, self._share, self._per_second = secret, share, per_second
+        self._secret = secret
+        self._share, self._per_second = at_least(1, "share", share), at_least(1, "per_second", per_second)
         self._time_ns = (clock or SystemClock()).time_ns
         self._refusals = self._left_out = self._logged = 0
         self._second = 0
@@ -127,7 +127,7 @@ class DenialLog:
         if self._refusals % self._share or not self._has_room() or not denials.isEnabledFor(logging.INFO):
             self._left_out += 1
             return
-        fields = self._said(verdict)
+        fields = self._fields(verdict)
         if self._left_out:
             fields["left_out"] = self._left_out
             self._left_out = 0
@@ -140,7 +140,7 @@ class DenialLog:
         self._logged += 1
         return self._logged <= self._per_second
 
-    def _said(self, verdict: Verdict) -> dict[str, Any]:
+    def _fields(self, verdict: Verdict) -> dict[str, Any]:
         rule = verdict.rule if isinstance(verdict, Ruling) else ""
         fields: dict[str, Any] = {"rule": rule, "reason": reason_of(verdict), "source": verdict.source}
         quota = verdict.quota
@@ -151,16 +151,16 @@ class DenialLog:
 
 
 class EventLog:
-    """A hook that logs what happened: rules that were loaded or refused, shedding, limits that were scaled.
+    """A hook that logs loaded and refused rules, changes of shedding, and scaled limits.
 
-    Breakers, outages, faults and signals that fail are logged where they happen, and not said twice.
+    Breakers, outages, internal errors and failing signals are logged by the components themselves.
     """
 
     def __call__(self, event: Any, /) -> None:
         if isinstance(event, RulesLoaded):
             _log(logging.INFO, "rules are in force", event._asdict())
         elif isinstance(event, RulesRefused):
-            _log(logging.ERROR, "rules were refused, those before them stay in force", event._asdict())
+            _log(logging.ERROR, "rules were refused, the previous rules stay in force", event._asdict())
         elif isinstance(event, LimitScaled):
             _log(logging.INFO, "a limit was scaled", event._asdict())
         elif isinstance(event, Shedding):

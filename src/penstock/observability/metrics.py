@@ -13,16 +13,15 @@
     ...
     metrics.close()                                       # writes the last figures
 
-An `Enforcer` of a service gets no hook: it would tell of decisions that the observer has heard of. Where there is no
-service, the hook of an `Enforcer` counts decisions, and `metrics.text()` is what to answer a scrape with.
+The `Enforcer` of a service gets no hook, because its events would count decisions that the observer has counted.
+Without a service, the hook of an `Enforcer` counts decisions, and `metrics.text()` is the answer to a scrape.
 
-A scrape of any worker answers for all of them, because each writes its figures to the directory once a second; so those
-of the others may be a second old. What a dead worker counted is kept, but for its last second if it was killed. Without
-a directory a worker answers for itself.
+A scrape of any worker returns the figures of all, because each writes its own to the directory once a second; those of
+the others may be a second old. The counts of a dead worker are kept, except for its last second if it was killed.
+Without a directory a worker returns its own figures.
 
-**What it costs.** Half a microsecond per decision (`python -m bench metrics`): `decided` adds to a dict by what is at
-hand, the rule and the quota, and no text is made of it before the figures are written. Nothing waits for a file: a
-thread writes and reads them.
+**Cost.** Half a microsecond per decision (`python -m bench metrics`). `decided` adds to a dict by rule and quota, and
+labels are made only when figures are written. A thread reads and writes the files, so no decision waits for them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.model import Verdict
 from penstock.observability import exposition, series, tally
 from penstock.observability.accuracy import Sampler
-from penstock.observability.event_counts import Happenings
+from penstock.observability.event_counts import EventCounts
 from penstock.observability.redis_info import RedisWatch
 from penstock.observability.series import NONE
 from penstock.observability.shared import Shared
@@ -53,10 +52,10 @@ FLUSH = 1.0
 
 MAX_RULES = 1_000
 MAX_ROUTES = 100
-"""How many rules and routes have labels of their own; the others are counted together."""
+"""How many rules and routes have labels of their own; the others are counted as `other`."""
 
 MAX_PENDING = 4_096
-"""Combinations of rule, quota and outcome that are kept apart until the figures are written."""
+"""Combinations of rule, quota and outcome that are counted before labels are made of them."""
 
 log = logging.getLogger("penstock.observability")
 
@@ -66,15 +65,15 @@ _WRONG_METHOD = Head(405, [(b"allow", b"GET, HEAD"), (b"content-type", b"text/pl
 _BROKEN = Head(500, [(b"content-type", b"text/plain; charset=utf-8")])
 
 _Seen: TypeAlias = tuple[CompiledRule | None, Quota, bool, str]
-"""What tells decisions apart: the rule, the quota, whether it was allowed, the source."""
+"""What decisions are counted by: the rule, the quota, whether it was admitted, the source."""
 
 
 _Route: TypeAlias = tuple[Histogram, dict[int, int]]
-"""How long the answers of a route took, and how many there were of each status."""
+"""The response times of a route, and the number of responses by status."""
 
 
 class Rules(Protocol):
-    """Where the rules come from; a `RuleSource`."""
+    """The source of the rules; a `RuleSource`."""
 
     @property
     def version(self) -> str: ...
@@ -83,11 +82,11 @@ class Rules(Protocol):
 
 
 class Metrics:
-    """Figures of one worker, and the text of all.
+    """The figures of one worker, and the text of all.
 
-    - `directory`: what the workers of a service share; None if there is one process only.
-    - `worker`: what tells workers apart that live at the same time, such as "0" to "3". A restarted one takes the name
-      of the one it replaces.
+    - `directory`: shared by the workers of a service; None if there is only one process.
+    - `worker`: tells workers apart that run at the same time, such as "0" to "3". A restarted worker takes the name of
+      the one it replaces.
     """
 
     def __init__(self, directory: Path | None = None, worker: str = "0", *, clock: Clock | None = None) -> None:
@@ -97,7 +96,7 @@ class Metrics:
         self._tally = Tally()
         self._shared = None if directory is None else Shared(directory, worker)
         self._rule_labels, self._routes = Bounded(MAX_RULES), Bounded(MAX_ROUTES)
-        self._happenings = Happenings(self._tally, self._rule_labels)
+        self._events = EventCounts(self._tally, self._rule_labels)
         self._pending: dict[_Seen, list[int]] = {}
         self._shadows: dict[str, int] = {}
         self._batches = self._tally.histogram(series.BATCH)
@@ -110,14 +109,14 @@ class Metrics:
         self._hits: Callable[[], Iterable[tuple[str, str, int]]] | None = None
         self._redis: RedisWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one, so that what is written last stays
+        self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one thread, so that writes stay in order
         self._writing: Future[None] | None = None
         self._scrapes: list[Call] = []
 
-    # An observer
+    # As an observer
 
     def decided(self, verdicts: Sequence[Verdict], took: Micros) -> None:
-        """Written for speed: no calls, and one look into a dict, per verdict."""
+        """Count decisions. Written for speed: no calls and one lookup per verdict."""
         pending = self._pending
         known = pending.get
         for verdict in verdicts:
@@ -129,7 +128,7 @@ class Metrics:
                     rule = course.decided_by
                 else:
                     rule = owners[0]
-                    if several:  # the rule whose decision the verdict reads like
+                    if several:  # the rule whose decision the verdict repeats
                         key = verdict[2]
                         for decision, owner in zip(several, owners, strict=False):
                             if decision[3] is quota and decision[2] is key:
@@ -166,12 +165,12 @@ class Metrics:
             self._answers[label] = self._tally.histogram(series.REQUEST_SECONDS, labels), {}
         return self._answers[label]
 
-    # A hook
+    # As a hook
 
     def __call__(self, event: Any, /) -> None:
-        self._happenings.note(event)
+        self._events.count(event)
 
-    # What else is looked at
+    # Sources of gauges
 
     def watch(
         self,
@@ -182,8 +181,11 @@ class Metrics:
         sampler: Sampler | None = None,
         hits: Callable[[], Iterable[tuple[str, str, int]]] | None = None,
     ) -> None:
-        """Look at these whenever figures are written: a store (its breakers, and its servers if it has any), the source
-        of the rules, how many connections are open, the sampler of accuracy, hits of Envoy's limits by outcome.
+        """Read these whenever figures are written.
+
+        - `store`: its breakers, and the figures of its servers if it has any.
+        - `rules`: the source of the rules; `connections`: how many are open; `sampler`: the sampler of accuracy.
+        - `hits`: hits of Envoy's limits, by limit and outcome.
         """
         self._hits = hits or self._hits
         self._store = store if store is not None else self._store
@@ -192,14 +194,14 @@ class Metrics:
         self._sampler = sampler or self._sampler
 
     def start(self) -> None:
-        """Write the figures every second from now on, on the running loop."""
+        """Start writing the figures every second, on the running loop."""
         if hasattr(self._store, "inspect"):
             self._redis = RedisWatch(self._store, self._leads)
             self._redis.start()
         self._timer = asyncio.get_running_loop().call_later(0, self._tick)
 
     def close(self) -> None:
-        """Write the last figures, and be gone."""
+        """Write the last figures, and stop."""
         if self._timer is not None:
             self._timer.cancel()
         if self._redis is not None:
@@ -216,7 +218,7 @@ class Metrics:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FLUSH, self._tick)
         if self._writing is not None and not self._writing.done():
-            return  # the disk is slow: nothing piles up, and the next write says it all
+            return  # the disk is slow: skip this write, because the next one includes its figures
         snapshot = self.snapshot()
         if self._shared is not None or self._sampler is not None:
             self._writing = self._files.submit(self._exchange, snapshot)
@@ -224,7 +226,7 @@ class Metrics:
     # Figures
 
     def snapshot(self) -> Snapshot:
-        """What this worker has counted, and how things are now. On the event loop, if there is one."""
+        """Return the counts and gauges of this worker. Call it on the event loop, if there is one."""
         self._fold()
         snapshot = self._tally.snapshot(self.worker, self._values())
         if self._hits is not None:
@@ -237,11 +239,11 @@ class Metrics:
         return snapshot
 
     def text(self, *, openmetrics: bool = False) -> bytes:
-        """What a scrape is answered with, all at once. Blocks, so not for an event loop."""
+        """Return the answer to a scrape. It blocks, so it is not for event loops."""
         return exposition.text(self._everybody(self.snapshot()), openmetrics=openmetrics)
 
     def _fold(self) -> None:
-        """Give names to what was counted by object. So nothing keeps rules alive that are no longer in force."""
+        """Turn counts by object into counts by label, which also releases rules that are no longer in force."""
         pending, self._pending = self._pending, {}
         for (rule, quota, allowed, source), (count,) in pending.items():
             labels = series.DECISIONS.labelled(
@@ -276,32 +278,32 @@ class Metrics:
             put(series.RULES_STALE, self._rules.stale(now))
         if hasattr(self._store, "breakers"):
             for place, state in self._store.breakers().items():
-                put(series.BREAKERS, 1, self._happenings.servers.of(place), state)
-        return values | self._happenings.now() | (self._redis.values if self._redis is not None else {})
+                put(series.BREAKERS, 1, self._events.servers.of(place), state)
+        return values | self._events.now() | (self._redis.values if self._redis is not None else {})
 
     def _now(self) -> Micros:
         return self._clock.time_ns() // 1_000
 
-    # Files: on a thread of their own
+    # Files, in a thread of their own
 
     def _write(self, snapshot: Snapshot) -> None:
-        for of, value in tally.figures().items():  # here, because counting ten thousand files takes its time
+        for of, value in tally.figures().items():  # in this thread, because counting ten thousand files is slow
             snapshot.now[of.name] = {of.labelled(self.worker): value}
         try:
             if self._shared is not None:
                 self._shared.write(snapshot)
-        except OSError as error:  # a full disk is no reason not to decide
+        except OSError as error:  # decisions go on while the disk is full
             log.warning("the figures of worker %s could not be written: %s", self.worker, error.strerror)
 
     def _exchange(self, snapshot: Snapshot) -> None:
-        """Write, and let the sampler hear what the others have written."""
+        """Write the figures, and pass the samples of the other workers to the sampler."""
         self._write(snapshot)
         try:
             if self._sampler is not None and self._leads():
                 others = [other.sampled for other in self._others() if other.sampled]
                 self._sampler.hear([snapshot.sampled, *others])
-        except Exception as error:  # figures are never worth more than decisions
-            log.warning("the accuracy of limits could not be judged: %s", type(error).__name__)
+        except Exception as error:  # a failure here must not affect decisions
+            log.warning("the accuracy of limits could not be evaluated: %s", type(error).__name__)
 
     def _everybody(self, snapshot: Snapshot) -> list[Snapshot]:
         self._write(snapshot)

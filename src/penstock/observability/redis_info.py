@@ -1,7 +1,7 @@
-"""What Redis servers say of themselves, asked now and then by a thread of its own, beside the way of decisions.
+"""Figures of Redis servers, polled by a thread of their own, apart from decisions.
 
-Each look is a new connection for one `INFO` to each server, so it takes nobody's place, and one that hangs holds up
-nobody but the next look. Of the workers of a service only one looks.
+Each poll opens a new connection for one `INFO` to each server. So it takes no connection from decisions, and a server
+that hangs delays only the next poll. Of the workers of a service only one polls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.observability.series import Series
 from penstock.observability.tally import Bounded, Values
 
 EVERY = 10.0
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 
 TURN = 1.0
-"""Seconds after which one that does not look asks whether it is to take over. Until then, nobody exports them."""
+"""Seconds after which a worker that does not poll checks whether it must take over."""
 
 WITHIN = 2.0
-"""Seconds for one of them."""
+"""Seconds that a poll may take."""
 
 log = logging.getLogger("penstock.observability")
 
@@ -40,13 +40,13 @@ FACTS: dict[str, Series] = {
 
 
 class Inspected(Protocol):
-    """A store on servers that can be asked about themselves."""
+    """A store that can query the `INFO` of its servers."""
 
     def inspect(self, within: float) -> Mapping[str, Mapping[str, str] | None]: ...
 
 
 def figures(facts: Mapping[str, str]) -> dict[Series, float]:
-    """What one server's `INFO` says, as far as it says it."""
+    """Return the figures in the `INFO` of one server."""
     found = {of: float(facts[name]) for name, of in FACTS.items() if _is_number(facts.get(name, ""))}
     calls, micros = 0.0, 0.0
     for name in ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall"):
@@ -59,7 +59,7 @@ def figures(facts: Mapping[str, str]) -> dict[Series, float]:
 
 
 def _replication(facts: Mapping[str, str]) -> dict[Series, float]:
-    """Of the last of the replicas. They report once a second, so at full load some bytes are always on their way."""
+    """Return the lag of the slowest replica. Replicas report once a second, so under load it is never 0."""
     replicas = [text for name, text in facts.items() if re.fullmatch(r"slave\d+", name)]
     reports = [report for text in replicas if (report := re.search(r"offset=(\d+),lag=(\d+)", text))]
     if not reports:
@@ -76,7 +76,7 @@ def _is_number(text: str) -> bool:
 
 
 class RedisWatch:
-    """Looks every few seconds, while `due()` says that it is for this worker to do."""
+    """Polls every few seconds, while `due()` is true for this worker."""
 
     def __init__(self, store: Inspected, due: Callable[[], bool], every: float = EVERY) -> None:
         self._store, self._due, self._every = store, due, every
@@ -89,16 +89,16 @@ class RedisWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Waits for nobody: a look under way ends by itself."""
+        """Stop polling, without waiting: a poll under way ends by itself."""
         self._ended.set()
 
-    def look(self) -> None:
-        """Ask all servers now."""
+    def poll(self) -> None:
+        """Query all servers now."""
         values: Values = {}
         for place, facts in self._store.inspect(WITHIN).items():
             labels = self._servers.of(place)
-            told = {series.REDIS_UP: float(facts is not None)} | figures(facts or {})
-            for of, value in told.items():
+            found = {series.REDIS_UP: float(facts is not None)} | figures(facts or {})
+            for of, value in found.items():
                 values.setdefault(of.name, {})[of.labelled(labels)] = value
         self.values = values
 
@@ -108,8 +108,8 @@ class RedisWatch:
             try:
                 due = self._due()
                 if due:
-                    self.look()
-            except Exception as error:  # figures are never worth more than decisions
+                    self.poll()
+            except Exception as error:  # a failure here must not affect decisions
                 log.warning("the figures of the Redis servers could not be read: %s", type(error).__name__)
                 self.values = {}
             if self._ended.wait(self._every if due else min(self._every, TURN)):

@@ -1,15 +1,15 @@
-"""How the workers of one service pool their figures: a directory with one file for each.
+"""A directory in which the workers of a service share their figures, with one file for each worker.
 
-A worker writes what it has counted to its own file, whole and by renaming, so that nobody reads half of it. Whoever is
-scraped reads all files. A worker is alive as long as it holds a lock on a file beside it, which the kernel gives up for
-it however it ends; a process id would say less, because ids are used again. What a dead worker counted is added to the
-figures of all who are gone, and its file is removed. That is noted in the same write, so a crash in between counts
-nothing twice.
+A worker writes its figures to its own file, whole and by renaming, so that no reader sees half of it. The worker that
+is scraped reads all files. A worker is alive while it holds a lock on a file of its own, which the kernel releases
+however the process ends; a process id would not do, because ids are reused. The totals of a dead worker are added to
+the file `gone`, and its own file is removed. `gone` records in the same write which workers it includes, so a crash
+before the removal counts nothing twice.
 
-    gone            figures of all workers that have ended
-    3-18-f2.figures those of worker 3, and its lock, 3-18-f2.lock
-    lock            held by readers together, and alone by who adds to `gone`
-    lead            held by the one worker that does what only one should do
+    gone            sums of all workers that have ended
+    3-18-f2.figures figures of worker 3, whose lock is 3-18-f2.lock
+    lock            held shared by readers, and exclusively while `gone` is written
+    lead            held by the one worker that does what only one worker should do
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.observability.series import BY_NAME
 from penstock.observability.tally import Snapshot
 
 MOST = 20_000
-"""How many labels of one series are kept of workers that are gone."""
+"""How many labels of one series are kept of workers that have ended."""
 
 FIGURES, LOCK = ".figures", ".lock"
 
@@ -36,7 +36,7 @@ _decode = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 def prepare(path: Path) -> Path:
-    """Make the directory, empty. For the supervisor, before it starts the first worker."""
+    """Create the directory, or empty it. For the supervisor, before it starts the first worker."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left in path.iterdir():
         if left.suffix in (FIGURES, LOCK, ".new") or left.name in ("gone", "lock", "lead"):
@@ -45,7 +45,7 @@ def prepare(path: Path) -> Path:
 
 
 class Shared:
-    """One worker's access to the directory. Made in the worker itself: a lock is not inherited well by a fork."""
+    """The access of one worker to the directory. Make it in the worker itself, because forks share locks."""
 
     def __init__(self, path: Path, worker: str) -> None:
         self._path = path
@@ -56,11 +56,11 @@ class Shared:
         self.leads = False
 
     def write(self, snapshot: Snapshot) -> None:
-        """Publish one's own figures."""
+        """Publish the figures of this worker."""
         _replace(self._path / f"{self._name}{FIGURES}", snapshot)
 
     def read(self) -> list[Snapshot]:
-        """The figures of the other workers; those of all that are gone come first."""
+        """Return the figures of the other workers; the first are the sums of those that have ended."""
         with self._locked(fcntl.LOCK_SH):
             gone, alive, dead = self._look()
         if not dead:
@@ -71,15 +71,15 @@ class Shared:
         return [gone, *alive]
 
     def lead(self) -> bool:
-        """Whether this worker is the one that does what only one should do; it stays so until it ends."""
+        """Whether this worker leads: it does what only one worker should do, until it ends."""
         if not self.leads:
-            with suppress(BlockingIOError, ValueError):  # another does, or this one is gone
+            with suppress(BlockingIOError, ValueError):  # another worker leads, or this one is closed
                 fcntl.flock(self._lead, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.leads = True
         return self.leads
 
     def close(self) -> None:
-        """Be gone. Figures that were written stay."""
+        """Release the locks. Figures that were written stay."""
         self.leads = False
         self._lead.close()
         self._alive.close()
@@ -91,7 +91,7 @@ class Shared:
             yield
 
     def _look(self) -> tuple[Snapshot, list[Snapshot], dict[str, Snapshot]]:
-        """Those who are gone, who is alive, and, by name, who is dead and still to be added."""
+        """Return the figures of workers that have ended, of live ones, and, by name, of dead ones not yet added."""
         gone = _read(self._path / "gone") or Snapshot()
         alive, dead = [], {}
         for file in self._path.glob(f"*{FIGURES}"):
@@ -101,7 +101,7 @@ class Shared:
             if _is_held(file.with_suffix(LOCK)):
                 alive += [snapshot] if snapshot else []
             else:
-                # Read again: it may have written once more between our reading and its end.
+                # Read again: the worker may have written once more before it ended.
                 dead[file.stem] = _read(file) or Snapshot()
         return gone, alive, dead
 
@@ -116,7 +116,7 @@ class Shared:
 
 
 def add(to: Snapshot, other: Snapshot) -> None:
-    """Add what `other` counted, without what was only so while it lived."""
+    """Add the totals and histograms of `other`; its gauges ended with it."""
     for name, values in other.totals.items():
         into = to.totals.setdefault(name, {})
         for labels, value in values.items():
@@ -135,7 +135,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _read(file: Path) -> Snapshot | None:
-    """None if it is gone, or nothing we have written."""
+    """Return the figures in a file; None if it is gone or unparsable."""
     try:
         return _decode(file.read_bytes())
     except (OSError, msgspec.MsgspecError):

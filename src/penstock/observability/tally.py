@@ -1,4 +1,8 @@
-"""What one worker has counted. Plain dicts, added to by the event loop, or under a lock by hooks of other threads."""
+"""The counts of one worker, and the figures that the operating system has about it.
+
+Counts are plain dicts. The event loop and hooks in other threads add to them under a lock; each histogram belongs to
+one thread.
+"""
 
 from __future__ import annotations
 
@@ -12,43 +16,33 @@ import msgspec
 
 from penstock.observability.series import CPU, FILES, MEMORY, OTHER, Series
 
-# ---------------------------------------------------------------- process
+MAX_LENGTH = 128
+"""Characters of a label's value; longer ones are counted as `other`."""
 
-
-# What the operating system says of this process.
-
+Values = dict[str, dict[str, float]]
+"""Numbers by the name and the labels of a series."""
 
 _SELF = Path("/proc/self")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def figures() -> dict[Series, float]:
-    """As far as the system tells."""
+    """Return the processor time, memory and open files of this process, as far as the system has them."""
     times = os.times()
     found: dict[Series, float] = {CPU: times.user + times.system}
-    with suppress(OSError, ValueError, IndexError):  # only Linux has it
+    with suppress(OSError, ValueError, IndexError):  # only Linux has /proc
         found[MEMORY] = int((_SELF / "statm").read_bytes().split()[1]) * _PAGE
-        # Newer kernels say how many there are; else they are counted, which takes a while if they are many.
+        # Newer kernels give the number as a size; on others the files are counted, which is slow if they are many.
         found[FILES] = (_SELF / "fd").stat().st_size or len(os.listdir(_SELF / "fd")) - 1  # noqa: PTH208  ten times faster
     return found
 
 
-# ---------------------------------------------------------------- tally
-
-
-MAX_LENGTH = 128
-"""Characters of a label's value."""
-
-Values = dict[str, dict[str, float]]
-"""By name and labels."""
-
-
 class Snapshot(msgspec.Struct, array_like=True):
-    """Everything that one worker exports, or all workers together that are gone.
+    """All figures of one worker, or the sums of all workers that have ended.
 
-    - `totals` are kept when the worker ends, `now` is not.
-    - `histograms`: the count in each bucket, and the sum last.
-    - `folded`: whose figures are part of these.
+    - `totals` are kept when the worker ends; `now` is dropped.
+    - `histograms`: the count of each bucket, then the sum.
+    - `folded`: the workers that these sums include.
     - `sampled`: see `penstock.observability.accuracy`.
     """
 
@@ -61,7 +55,7 @@ class Snapshot(msgspec.Struct, array_like=True):
 
 
 class Bounded:
-    """At most so many different texts; whatever comes beyond them is `other`. So no client can make labels grow."""
+    """Maps texts to label values, at most `most` different ones; all others become `other`, so labels stay bounded."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -79,7 +73,7 @@ class Bounded:
 
 
 class Histogram:
-    """How often values fell into each bucket; the last number is their sum."""
+    """The count of values in each bucket; the last number is the sum of the values."""
 
     __slots__ = ("bounds", "counts")
 
@@ -102,19 +96,19 @@ class Tally:
         self._histograms: dict[str, dict[str, Histogram]] = {}
 
     def add(self, series: Series, labels: str, amount: float = 1) -> None:
-        """`labels` as `series.labelled` spells them. From any thread."""
+        """Add to a total, from any thread; `labels` as written by `series.labelled`."""
         with self._lock:
             of_series = self._totals.setdefault(series.name, {})
             of_series[labels] = of_series.get(labels, 0) + amount
 
     def histogram(self, series: Series, labels: str = "") -> Histogram:
-        """To be observed by one thread alone, the event loop's."""
+        """Return a histogram, to be used by one thread alone."""
         with self._lock:
             of_series = self._histograms.setdefault(series.name, {})
             return of_series.setdefault(labels, Histogram(series.bounds))
 
     def snapshot(self, worker: str, now: Values) -> Snapshot:
-        """As things stand. A copy: what is counted later does not change it."""
+        """Return a copy of all counts."""
         with self._lock:
             totals = {name: dict(of_series) for name, of_series in self._totals.items()}
             histograms = {

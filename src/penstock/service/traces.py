@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from penstock.engine.options import at_least
 from penstock.errors import InvalidOption, shown
 from penstock.service.wire.calls import Call, Handler, Head, Header
 
@@ -84,9 +85,7 @@ class Traced:
     def __init__(
         self, handler: Handler, provider: TracerProvider, *, routes: Collection[bytes] = (), share: int = 0
     ) -> None:
-        if isinstance(share, bool) or not isinstance(share, int) or share < 0:
-            raise InvalidOption(f"share {shown(share)}: expected a whole number, at least 0")
-        self._handler, self._provider, self._share = handler, provider, share
+        self._handler, self._provider, self._share = handler, provider, at_least(0, "share", share)
         self._tracer: Tracer = provider.get_tracer("penstock")
         self._routes = sorted(routes, key=len, reverse=True)
         self._turn = 0

@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
+from penstock.engine.options import at_least
 from penstock.engine.protocols import BoundQuota, DirectOnce, Local, V
-from penstock.errors import InvalidOption, shown
 from penstock.model import (
     NOT_CHARGED,
     Acquire,
@@ -286,9 +286,7 @@ class MemoryStore:
 
 
 def check_max_keys(max_keys: int) -> int:
-    if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < LEAST_MAX_KEYS:
-        raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least {LEAST_MAX_KEYS}")
-    return max_keys
+    return at_least(LEAST_MAX_KEYS, "max_keys", max_keys)
 
 
 _Step: TypeAlias = tuple[Ask, Counter, Answer, State, State]
