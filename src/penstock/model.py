@@ -4,6 +4,7 @@ An `Ask` is (key, quota, cost). An `Acquire` is a request: asks that are charged
 handed operations and returns one outcome for each, in order:
 
     Acquire ─▶ Verdict        may it pass, and if not, when
+    Grant   ─▶ Verdict        how many units, of a least and a most
     Amend   ─▶ Amended        what was given back
     Reset   ─▶ Amended        a counter forgotten
     any     ─▶ Failed         the store could not answer; was it charged?
@@ -19,7 +20,15 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
-from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest, StoreError, shown
+from penstock.errors import (
+    CostExceedsLimit,
+    InvalidCost,
+    InvalidKey,
+    InvalidReceipt,
+    InvalidRequest,
+    StoreError,
+    shown,
+)
 from penstock.quota import CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
 
 MAX_COST = 2**53 - 1
@@ -38,6 +47,14 @@ OnFailure: TypeAlias = Literal["local", "open", "closed", "raise"]
 
 Source: TypeAlias = Literal["store", "local", "open", "closed"]
 """Whose answer it is: the store's, or one of those given instead."""
+
+Mark: TypeAlias = int | tuple[str, str, int]
+"""Where a charge went, by which it is found again.
+
+A store marks a charge with a number. A layer that decides in the store's place, because it holds units in advance,
+marks a charge with the level it came from, the block of units there, and the number within that block. So a refund
+reaches the level that was charged. Such charges stay within the layer: a store is given its own marks only.
+"""
 
 new = tuple.__new__  # makes a record without NamedTuple's Python-level constructor, in half the time
 
@@ -108,9 +125,9 @@ class Decision(tuple[Any, ...]):
         return delay_us
 
     @property
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """Where the charge went, for the algorithm to find it again; `NOT_CHARGED` if there was none."""
-        mark: int = self[0][6]
+        mark: Mark = self[0][6]
         return mark
 
     @property
@@ -234,7 +251,7 @@ class Charge(NamedTuple):
     key: Key
     quota: Quota
     cost: int
-    mark: int
+    mark: Mark
 
     def __repr__(self) -> str:
         return f"<Charge {self.quota}: {self.cost}>"
@@ -282,6 +299,28 @@ class Acquire(NamedTuple):
     dry: bool = False
     id: bytes | None = None
     on_failure: OnFailure | None = None
+
+
+class Grant(NamedTuple):
+    """Charge as many units as fit now, from `least` to `most`; refuse if fewer than `least` fit.
+
+    The verdict is that of a request for so many units: its `cost` is what was granted, or `least` if it was refused. A
+    granted request with an `id` is remembered, as an `Acquire` is: a repeat is answered with the units granted then.
+    `least` is at least 1 and at most the quota's capacity; both are 1 for a quota that charges 1 whatever the cost.
+    """
+
+    key: Key
+    quota: Quota
+    least: int
+    most: int
+    id: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Grant {self.quota}: {self.least} to {self.most}>"
+
+    def cost(self, remaining: int) -> int:
+        """Return the cost to charge, or to refuse, when so many units are left."""
+        return max(self.least, min(self.most, remaining))
 
 
 class Amend(NamedTuple):
@@ -334,8 +373,15 @@ class Failed(NamedTuple):
     charged: Literal["no", "unknown"]
 
 
-Op: TypeAlias = Acquire | Amend | Reset
+Op: TypeAlias = Acquire | Grant | Amend | Reset
 Outcome: TypeAlias = Verdict | Amended | Failed
+
+
+def own_mark(mark: Mark) -> int:
+    """Return a mark that a store made; raise `InvalidReceipt` for one of a layer, which only that layer understands."""
+    if isinstance(mark, tuple):
+        raise InvalidReceipt(f"a charge of level {shown(mark[0])}: expected a charge of the store")
+    return mark
 
 
 def check_cost(cost: int, quota: Quota, *, least: int = 1) -> int:

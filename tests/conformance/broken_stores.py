@@ -11,7 +11,20 @@ from math import ceil, floor
 from penstock.algorithms import Bound, bind
 from penstock.algorithms.base import State, Step, peek_by
 from penstock.clock import SECOND, Clock, Micros
-from penstock.model import NOT_CHARGED, Acquire, Amend, Ask, Charge, Decision, Key, Op, Outcome, Verdict
+from penstock.model import (
+    NOT_CHARGED,
+    Acquire,
+    Amend,
+    Ask,
+    Charge,
+    Decision,
+    Grant,
+    Key,
+    Op,
+    Outcome,
+    Verdict,
+    own_mark,
+)
 from penstock.quota import BUCKETS, CONCURRENCY, FLAT, Quota
 from penstock.quota.periods import CalendarPeriod
 from tests.conformance.small_store import Record, SmallStore
@@ -399,6 +412,23 @@ class ForgetsByAnOldLimit(SmallStore):
         return super().force(charge, units, now)
 
 
+# Grants
+
+
+class GrantsAllOrNothing(SmallStore):
+    """Knows no partial grant."""
+
+    def granted(self, op: Grant, now: Micros) -> int:
+        return op.most
+
+
+class GrantsLessThanTheLeast(SmallStore):
+    """Grants what is left, however little that is."""
+
+    def granted(self, op: Grant, now: Micros) -> int:
+        return super().granted(op._replace(least=1), now)
+
+
 # Reports
 
 
@@ -421,7 +451,7 @@ class LetsReportsLingerInTheLog(SmallStore):
     """Appends what happened earlier to a log, so that it leaves late."""
 
     def report(self, charge: Charge, now: Micros) -> int:
-        still_counts, _ = self.bind(charge.quota).report(None, charge.cost, charge.mark, now)
+        still_counts, _ = self.bind(charge.quota).report(None, charge.cost, own_mark(charge.mark), now)
         return super().report(charge._replace(mark=now), now) if still_counts else 0
 
 

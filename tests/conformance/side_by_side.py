@@ -24,6 +24,7 @@ from penstock.model import (
     Receipt,
     Reset,
     Verdict,
+    own_mark,
 )
 from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, MAX_LIMIT, MAX_LOG, MAX_PERIOD, MIN_INTERVAL, Quota
 from penstock.quota.periods import CalendarPeriod
@@ -221,7 +222,7 @@ def _told(decision: Decision, unify: bool) -> object:
     if mark != NOT_CHARGED and quota.algorithm == CONCURRENCY:
         mark = 0
     elif mark != NOT_CHARGED and quota.algorithm == "leaky_bucket" and unify:
-        part, tail = divmod(mark, 1 << MARK_BITS)
+        part, tail = divmod(own_mark(mark), 1 << MARK_BITS)
         mark = (tail * quota.limit + part) // gcd(quota.limit, quota.period_us)
     advisory = decision.advisory and not isinstance(decision, Verdict)
     return answer, mark, decision.at_us, decision.key, quota, decision.cost, advisory

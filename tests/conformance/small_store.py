@@ -12,8 +12,22 @@ from typing import cast
 from penstock.algorithms import Bound, bind
 from penstock.algorithms.base import State, Step
 from penstock.clock import SECOND, Clock, Micros
-from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Decision, Key, Op, Outcome, Verdict
-from penstock.quota import CONCURRENCY, Quota
+from penstock.model import (
+    NOT_CHARGED,
+    Acquire,
+    Amend,
+    Amended,
+    Ask,
+    Charge,
+    Decision,
+    Grant,
+    Key,
+    Op,
+    Outcome,
+    Verdict,
+    own_mark,
+)
+from penstock.quota import BUCKETS, CONCURRENCY, Quota
 
 
 @dataclass(slots=True)
@@ -59,6 +73,9 @@ class SmallStore:
     def do(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
             return self.acquire(op, now) if op.id is None else self.acquire_once(op, now)
+        if isinstance(op, Grant):
+            acquire = Acquire((Ask(op.key, op.quota, self.granted(op, now)),), id=op.id)
+            return self.acquire(acquire, now) if op.id is None else self.acquire_once(acquire, now)
         if isinstance(op, Amend):
             return Amended(tuple(self.amend(op, now)))
         self.states.pop(self.place(op.key, op.quota), None)
@@ -77,6 +94,11 @@ class SmallStore:
                 answer, _ = self.bind(ask.quota).peek(self.find(ask), ask.cost, now)
             decisions.append(Decision((answer, now, ask.key, ask.quota, ask.cost, ask.advisory)))
         return Verdict.of(tuple(decisions))
+
+    def granted(self, op: Grant, now: Micros) -> int:
+        """What of a grant to ask for."""
+        answer, _ = self.bind(op.quota).peek(self.states.get(self.place(op.key, op.quota)), 0, now)
+        return op.cost(answer[1])
 
     def passes(self, asks: Sequence[Ask], steps: Sequence[Step]) -> bool:
         return all(answer[0] or ask.advisory for ask, (answer, _) in zip(asks, steps, strict=True))
@@ -163,7 +185,7 @@ class SmallStore:
         state = self.find(charge)
         if state is None or not charge.cost:
             return 0
-        back, after = self.bind(charge.quota).refund(state, charge.cost, charge.mark, now)
+        back, after = self.bind(charge.quota).refund(state, charge.cost, own_mark(charge.mark), now)
         self.states[self.place(charge.key, charge.quota)] = after
         return back
 
@@ -171,7 +193,10 @@ class SmallStore:
         charges, units = op.receipt.charges, cast("int", op.units)
         if record.settled:
             return [0] * len(charges)
-        back, record.cost, record.settled = record.cost - units, units, True
+        drains = any(charge.quota.algorithm in (*BUCKETS, "leaky_bucket") for charge in charges)
+        # What is charged on top of a bucket stays charged: there may have been no room for all of it.
+        cost = min(units, record.cost) if drains else units
+        back, record.cost, record.settled = record.cost - units, cost, True
         if back >= 0:
             portions = [0 if charge.quota.flat else min(charge.cost, back) for charge in charges]
             return self.give_back(charges, portions, record, now)
@@ -184,7 +209,7 @@ class SmallStore:
         return -units
 
     def report(self, charge: Charge, now: Micros) -> int:
-        charged, state = self.bind(charge.quota).report(self.find(charge), charge.cost, charge.mark, now)
+        charged, state = self.bind(charge.quota).report(self.find(charge), charge.cost, own_mark(charge.mark), now)
         self.states[self.place(charge.key, charge.quota)] = state
         return charged
 
@@ -193,7 +218,7 @@ class SmallStore:
 
     def renew(self, charge: Charge, now: Micros, *, dry: bool = False) -> int:
         renew, state = self.bind(charge.quota).renew, self.find(charge)
-        after = None if renew is None or state is None else renew(state, charge.mark, now)
+        after = None if renew is None or state is None else renew(state, own_mark(charge.mark), now)
         if after is not None and not dry:
             self.states[self.place(charge.key, charge.quota)] = after
         return int(after is not None)

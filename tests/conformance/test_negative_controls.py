@@ -65,6 +65,8 @@ CAUGHT_BY: dict[type[SmallStore], str] = {
     broken.SettlesOnlyWhatFits: "test_what_costs_more_than_there_is_is_charged_all_the_same",
     broken.SettlesPlacesAsWell: "test_a_request_settles_in_all_its_quotas_and_leaves_flat_ones_alone",
     broken.ForgetsByAnOldLimit: "test_settling_under_an_old_limit_forgets_nothing_charged_under_a_new_one",
+    broken.GrantsAllOrNothing: "test_a_grant_is_what_fits_if_the_most_does_not",
+    broken.GrantsLessThanTheLeast: "test_a_grant_may_be_the_least_and_no_less",
     broken.ReportsIntoTheCurrentWindow: "test_a_fixed_window_counts_what_happened_in_it_and_nothing_of_the_one_before",
     broken.ReportsOnlyWhatFits: "test_what_is_reported_is_charged_even_if_it_does_not_fit",
     broken.LetsReportsLingerInTheLog: "test_a_rolling_window_keeps_what_is_reported_until_a_period_after_it_happened",

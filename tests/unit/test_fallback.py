@@ -13,7 +13,7 @@ from penstock.headers import HeaderWriter, status_of
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import LOG_EVERY, share_of
 from penstock.layers.hosts import BELIEVED_AFTER, EVERY, FORGOTTEN_AFTER, KEY, PLACES
-from penstock.model import Acquire, Amend, Amended, Ask, Failed, OnFailure, Op, Outcome, Reset
+from penstock.model import Acquire, Amend, Amended, Ask, Failed, Grant, OnFailure, Op, Outcome, Reset
 from tests.unit.flaky import Flaky
 
 QUOTA = Quota.parse("10/minute fixed_window")
@@ -338,6 +338,12 @@ class TestWhatIsGivenBack:
         fleet.ask(cost=10)
         assert isinstance(fleet.run(Reset("ann", QUOTA)), Failed)
         assert fleet.ask(cost=10), "but here it was forgotten"
+
+    def test_a_partial_grant_is_left_to_the_store(self) -> None:
+        fleet = Fleet()
+        fleet.settle_in()
+        fleet.store.up = False
+        assert isinstance(fleet.run(Grant("ann", QUOTA, 1, 2)), Failed)
 
 
 class TestWhatTheStoreIsTold:

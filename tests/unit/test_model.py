@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock import Decision, Limiter, ManualClock, Quota, Receipt, StoreError, Verdict
-from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidRequest
+from penstock.errors import CostExceedsLimit, InvalidCost, InvalidKey, InvalidReceipt, InvalidRequest
 from penstock.model import (
     MAX_COST,
     NOT_CHARGED,
@@ -16,12 +16,14 @@ from penstock.model import (
     Ask,
     Charge,
     Failed,
+    Grant,
     Key,
     Reset,
     check_cost,
     check_key,
     check_quotas,
     check_units,
+    own_mark,
 )
 
 AT = 1_700_000_000_000_000
@@ -358,3 +360,18 @@ def test_a_real_verdict_of_several_quotas_has_a_receipt_for_all() -> None:
         ("k", "10/second", 2),
         ("k", "100/hour", 2),
     ]
+
+
+def test_the_mark_of_a_store_is_told_from_that_of_a_layer() -> None:
+    assert own_mark(7) == 7
+    with pytest.raises(InvalidReceipt, match="a charge of level 'lease': expected a charge of the store"):
+        own_mark(("lease", "block 1", 7))
+
+
+def test_a_grant_costs_what_is_left_between_its_least_and_its_most() -> None:
+    grant = Grant("alice", Quota.parse("10/minute"), 2, 5)
+    assert [grant.cost(remaining) for remaining in (0, 1, 2, 3, 5, 6)] == [2, 2, 2, 3, 5, 5]
+
+
+def test_a_grant_shows_no_key() -> None:
+    assert repr(Grant("alice", Quota.parse("10/minute"), 2, 5)) == "<Grant 10/minute: 2 to 5>"

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Quota, Verdict
 from penstock.clock import SECOND
-from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Op, Outcome, Receipt, Reset
+from penstock.model import NOT_CHARGED, Acquire, Amend, Amended, Ask, Charge, Failed, Grant, Op, Outcome, Receipt, Reset
 from penstock.stores.redis import codec as planning
 from penstock.stores.redis.codec import MARK_BITS, Call, Planner, Reply
 from penstock.stores.redis.keys import LETTERS, Keys
@@ -127,6 +127,19 @@ def test_a_report_says_when_each_charge_happened(planner: Planner) -> None:
     assert sent[7:] == (1, 5, NOW - 7, 0, 1, 2, NOW, 0)
 
 
+def test_a_grant_says_its_least_and_its_most(planner: Planner) -> None:
+    call = planner.plan([Grant("a", RATE, 2, 7)], NOW)
+    assert len(call.keys) == 1
+    assert numbers(call.args[0]) == (5, 2, 7, -1, RATE.horizon_us, 1, 2, 0, 0)
+
+
+def test_a_grant_with_an_id_has_the_record_of_a_request(planner: Planner) -> None:
+    grant = planner.plan([Grant("a", RATE, 2, 7, b"id")], NOW)
+    acquire = planner.plan([Acquire((Ask("a", RATE),), id=b"id")], NOW)
+    assert grant.keys == acquire.keys
+    assert grant.records == acquire.records
+
+
 def test_quotas_that_vary_without_end_do_not_fill_memory(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "MAX_PREPARED", 3)
     quotas = [Quota(limit, 60) for limit in range(1, 9)]
@@ -186,6 +199,16 @@ def test_a_repeated_request_is_told_the_instant_and_the_cost_of_then(planner: Pl
     assert isinstance(verdict, Verdict)
     assert (verdict.at_us, verdict.cost) == (NOW - 9, 5)
     assert verdict.receipt == Receipt((Charge("a", RATE, 5, 7),), f"{call.records[0]}@42")
+
+
+def test_a_grant_costs_what_the_script_charged(planner: Planner) -> None:
+    for op in (Grant("a", RATE, 2, 7), Grant("a", RATE, 2, 7, b"id")):
+        call = planner.plan([op], NOW)
+        verdict = read(planner, op, call, NOW - 9, 42, *ANSWER, 5)
+        assert isinstance(verdict, Verdict)
+        assert (verdict.at_us, verdict.cost) == (NOW - 9, 5)
+        record = f"{call.records[0]}@42" if op.id else None
+        assert verdict.receipt == Receipt((Charge("a", RATE, 5, 7),), record)
 
 
 def test_outcomes_come_in_order_whatever_the_operations(planner: Planner) -> None:

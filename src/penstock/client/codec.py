@@ -34,12 +34,12 @@ from penstock.model import (
     Explained,
     Explanation,
     Failed,
+    Grant,
     Inspection,
     Key,
     Op,
     Outcome,
     Receipt,
-    Reset,
     Verdict,
 )
 from penstock.quota import CONCURRENCY, Quota
@@ -184,6 +184,8 @@ def question_of(op: Op) -> Question:
         return _acquire(op)
     if isinstance(op, Amend):
         return _amend(op)
+    if isinstance(op, Grant):
+        raise InvalidRequest("a partial grant: the HTTP API of a service has none (expected an acquire)")
     return question(b"/v1/reset", {"key": op.key, "quota": str(op.quota)}, safe=True)
 
 
@@ -260,7 +262,7 @@ def _outcome(op: Op, told: Mapping[str, Any], now: Micros) -> Outcome:
         token, source = told.get("receipt", ""), told["source"]
         verdict: Verdict = verdict_of(decisions, token=token, remembered=op.id is not None, source=source)
         return verdict
-    if isinstance(op, Reset):
+    if not isinstance(op, Amend):
         return Amended()
     charges = op.receipt.charges
     if op.verb == "renew":

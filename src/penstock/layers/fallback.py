@@ -38,6 +38,7 @@ from penstock.model import (
     Ask,
     Decision,
     Failed,
+    Grant,
     Key,
     OnFailure,
     Op,
@@ -46,6 +47,7 @@ from penstock.model import (
     Reset,
     Verdict,
     new,
+    own_mark,
 )
 from penstock.quota import Quota
 from penstock.stores.memory.store import MemoryStore, check_max_keys
@@ -206,8 +208,8 @@ class Fallback:
             ):
                 self._later.append(op)  # harmless if it was done after all
             return left_alone(op)
-        if isinstance(op, Reset):
-            return failed  # to say that something was forgotten which was not would help nobody
+        if isinstance(op, Reset | Grant):  # only the store can forget, and only the store can grant in part
+            return failed
         behaviour = op.on_failure or self.behaviour
         if behaviour == "local":
             return self._decide_here(op, failed, now)
@@ -361,5 +363,5 @@ def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -
 
 def _at_the_stores_time(op: Amend, offset: Micros) -> Amend:
     """A report whose instants are those of the store's clock."""
-    charges = tuple([charge._replace(mark=charge.mark + offset) for charge in op.receipt.charges])
+    charges = tuple([charge._replace(mark=own_mark(charge.mark) + offset) for charge in op.receipt.charges])
     return op._replace(receipt=op.receipt._replace(charges=charges))

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from penstock.clock import Micros
-from penstock.model import Amend, Charge, Key, Receipt
+from penstock.model import Amend, Charge, Key, Receipt, own_mark
 from penstock.quota import CONCURRENCY, DRAINING, LOGGED, MIN_INTERVAL, Quota
 
 Counter: TypeAlias = tuple[Key, Quota]
@@ -94,7 +94,8 @@ class Admissions:
 
     def put_back(self, op: Amend) -> None:
         """What could not be told; more may have come meanwhile."""
-        for key, quota, units, at in op.receipt.charges:
+        for key, quota, units, mark in op.receipt.charges:
+            at = own_mark(mark)
             times = self._counters.get((key, quota))
             if times is None:
                 self.add(key, quota, units, at)

@@ -25,7 +25,7 @@ import msgspec
 
 from penstock.clock import SECOND, Micros
 from penstock.errors import InvalidInput, InvalidOption, InvalidReceipt, shown
-from penstock.model import Charge, Key, Receipt, Source
+from penstock.model import Charge, Key, Receipt, Source, own_mark
 from penstock.quota import CONCURRENCY, Quota
 
 VERSION = b"\x01"
@@ -71,7 +71,8 @@ class Tokens:
         charges, record, source = receipt or ((), None, "store")
         keys: dict[Key, int] = {}
         rows: list[_Row] = [
-            (keys.setdefault(key, len(keys)), _text(quota), cost, _packable(mark)) for key, quota, cost, mark in charges
+            (keys.setdefault(key, len(keys)), _text(quota), cost, _packable(own_mark(mark)))
+            for key, quota, cost, mark in charges
         ]
         here = b"" if source == "store" else self._here
         content = _pack((_expiry(charges, at), list(keys), rows, record, source, here))

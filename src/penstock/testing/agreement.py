@@ -12,7 +12,7 @@ from typing import cast
 
 from penstock.clock import ManualClock, Micros
 from penstock.engine.protocols import Store
-from penstock.model import Acquire, Amend, Amended, Ask, Charge, Decision, Key, Op, Outcome, Receipt, Verdict
+from penstock.model import Acquire, Amend, Amended, Ask, Charge, Decision, Grant, Key, Op, Outcome, Receipt, Verdict
 from penstock.quota import CONCURRENCY, MIN_INTERVAL, Identity, Quota
 from penstock.testing.oracle import Answered, Charged, Expected, Oracle
 from penstock.testing.promises import Admission, History
@@ -75,6 +75,12 @@ class SideBySide:
             answered = self.oracle.acquire(op.asks, self.now, dry=op.dry, id=op.id)
             assert isinstance(outcome, Verdict), f"{op}: expected a verdict, got {outcome!r}"
             compare_verdict(outcome, op.asks, answered.expected, answered.at)
+            self._hold(outcome, answered)
+        elif isinstance(op, Grant):
+            answered = self.oracle.grant(op, self.now)
+            assert isinstance(outcome, Verdict), f"{op}: expected a verdict, got {outcome!r}"
+            asked = answered.charged.asks or (Ask(op.key, op.quota, op.least),)
+            compare_verdict(outcome, asked, answered.expected, answered.at)
             self._hold(outcome, answered)
         elif isinstance(op, Amend):
             self._compare_amended(op, outcome)

@@ -23,6 +23,7 @@ from penstock.clock import ManualClock, Micros
 from penstock.engine.protocols import AsyncStore, Store
 from penstock.model import Op, Outcome
 from penstock.testing.examples.calendars import CalendarExamples
+from penstock.testing.examples.grants import GrantExamples
 from penstock.testing.examples.ids import IdExamples
 from penstock.testing.examples.keys import KeyExamples
 from penstock.testing.examples.options import OptionExamples
@@ -108,6 +109,7 @@ class StoreConformance(
     KeyExamples,
     TimeExamples,
     IdExamples,
+    GrantExamples,
     SettlingExamples,
     PlaceExamples,
     QueueExamples,

@@ -9,7 +9,21 @@ import pytest
 
 from penstock.clock import SECOND, ManualClock
 from penstock.engine.protocols import Store
-from penstock.model import Acquire, Amend, Amended, AmendVerb, Ask, Charge, Key, Op, Outcome, Receipt, Reset, Verdict
+from penstock.model import (
+    Acquire,
+    Amend,
+    Amended,
+    AmendVerb,
+    Ask,
+    Charge,
+    Grant,
+    Key,
+    Op,
+    Outcome,
+    Receipt,
+    Reset,
+    Verdict,
+)
 from penstock.quota import RATES, Quota
 from penstock.testing.agreement import SideBySide
 
@@ -48,6 +62,13 @@ class Kit:
     def peek(self, key: Key, *quotas: str, cost: int = 1) -> Verdict:
         """One dry request, compared with the oracle."""
         return self.both.acquire(*asks(key, *quotas, cost=cost), dry=True)
+
+    def grant(self, key: Key, quota: str, least: int, most: int, *, id: bytes | None = None) -> Verdict:
+        """One request for a partial grant, compared with the oracle."""
+        (part,) = Quota.parse(quota).parts
+        (verdict,) = self.both.run(Grant(key, part, least, most, id))
+        assert isinstance(verdict, Verdict)
+        return verdict
 
     def left(self, key: Key, quota: str) -> int:
         """How many units of a quota are left."""

@@ -25,11 +25,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.clock import ManualClock, Micros
 from penstock.engine.protocols import Store
-from penstock.model import MAX_COST, Acquire, Amend, Ask, Charge, Op, Receipt, Reset, Verdict
+from penstock.model import MAX_COST, Acquire, Amend, Ask, Charge, Grant, Op, Receipt, Reset, Verdict
 from penstock.quota import BUCKETS, CONCURRENCY, MIN_INTERVAL, Quota
 from penstock.testing.agreement import Held, SideBySide
 from penstock.testing.oracle.calendar import period_of
-from penstock.testing.world import LIMITS, SPENDS, WAITS, World, limits, scales, themes
+from penstock.testing.world import COSTS, LIMITS, SPENDS, WAITS, World, limits, scales, themes
 
 DRAINING = (*BUCKETS, MIN_INTERVAL, "leaky_bucket")
 CHOICES = 16
@@ -51,6 +51,7 @@ STEPS: dict[str, tuple[int, tuple[int, ...]]] = {
     "batch": (1, (SPENDS, SPENDS, SPENDS)),
     "acquire_once": (3, (SPENDS,)),
     "request": (4, (SPENDS, CHOICES)),
+    "grant": (2, (SPENDS, COSTS, 2)),
     "ask_again": (1, (CHOICES,)),
     "start_over": (1, (CHOICES,)),
     "peek": (1, (SPENDS, 2)),
@@ -144,6 +145,17 @@ class Laws(RuleBasedStateMachine):
         assert isinstance(verdict, Verdict)
         self.once.append((op, self.both.held[-1] if verdict.receipt else None))
         return verdict
+
+    def grant(self, spend: int, most: int, once: int) -> None:
+        """From little to as much as there may be; with an id it is granted twice, and charged once."""
+        ask = self.world.asks(spend)[0]
+        least = 1 if ask.quota.flat else min(ask.cost, ask.quota.capacity)
+        extra = (0, 1, 2, least, ask.quota.capacity, MAX_COST - least)[most]
+        op = Grant(*ask[:2], least, least if ask.quota.flat else least + extra)
+        self.both.run(op)
+        if once:
+            named = op._replace(id=f"{self.chapter}:{least}:{most}:grant".encode())
+            self.both.run(named, named)
 
     def ask_again(self, choice: int) -> None:
         op, _ = self._one_asked(choice)

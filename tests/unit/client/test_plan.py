@@ -12,7 +12,7 @@ from penstock import Quota
 from penstock.client.codec import TokenVerdict, id_text, outcome, question_of, ruling
 from penstock.client.http import Lost, Question, Reply, to_repeat
 from penstock.errors import CostExceedsLimit, InvalidInput, InvalidReceipt, InvalidRequest
-from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Reset, Verdict
+from penstock.model import Acquire, Amend, Amended, Ask, Failed, Grant, Op, Reset, Verdict
 
 MINUTE = Quota.parse("100/minute")
 PLACE = Quota.parse("5 concurrent ttl 30s")
@@ -100,6 +100,11 @@ def test_ids_of_any_bytes_are_carried() -> None:
 def test_what_rules_are_for_is_not_asked_by_quota(asks: tuple[Ask, ...]) -> None:
     with pytest.raises(InvalidRequest, match="a service decides these by rules of its own"):
         question_of(Acquire(asks))
+
+
+def test_a_partial_grant_is_refused_because_the_api_has_none() -> None:
+    with pytest.raises(InvalidRequest, match="a partial grant: the HTTP API of a service has none"):
+        question_of(Grant("a", MINUTE, 1, 2))
 
 
 def test_a_receipt_of_somebody_else_is_refused() -> None:

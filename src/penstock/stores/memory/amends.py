@@ -14,7 +14,7 @@ from penstock.algorithms import Bound
 from penstock.algorithms.base import State
 from penstock.clock import Micros
 from penstock.engine.protocols import DirectAmends
-from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new
+from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new, own_mark
 from penstock.quota import CONCURRENCY, DRAINING, Quota
 from penstock.stores.memory.counters import Counter, Family
 from penstock.stores.memory.stripes import MASK, Kind, Stripe, Stripes, holding
@@ -245,9 +245,9 @@ class Amends:
         if not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
             return 0
         if verb != "renew":
-            return self._refund(charge.cost, charge.mark, counter, now)
+            return self._refund(charge.cost, own_mark(charge.mark), counter, now)
         renew, state = counter.bound.renew, counter.find()
-        renewed = renew(state, charge.mark, now) if renew is not None and state is not None else None
+        renewed = renew(state, own_mark(charge.mark), now) if renew is not None and state is not None else None
         if renewed is not None:
             counter.write(renewed)
         return int(renewed is not None)
@@ -261,7 +261,7 @@ class Amends:
         if charge.quota.flat or not back:
             return 0
         if back > 0:
-            return self._refund(min(back, charge.cost), charge.mark, counter, now)
+            return self._refund(min(back, charge.cost), own_mark(charge.mark), counter, now)
         self._force(counter, -back, now)
         return back
 
@@ -280,7 +280,7 @@ class Amends:
     def _report(self, charge: Charge, counter: Counter, now: Micros) -> int:
         """Charge what was admitted elsewhere; below zero how much of it still counts."""
         state = counter.find()
-        charged, after = counter.bound.report(state, charge.cost, charge.mark, now)
+        charged, after = counter.bound.report(state, charge.cost, own_mark(charge.mark), now)
         if charged:
             self._charge(counter, state, after, now)
         return -charged

@@ -12,7 +12,7 @@ then looks as if the clock had been stepped back, so before anything is pulled b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ from penstock.model import (
     Answer,
     Ask,
     Decision,
+    Grant,
     Key,
     Op,
     Outcome,
@@ -38,6 +39,7 @@ from penstock.model import (
     check_key,
     check_units,
     new,
+    own_mark,
 )
 from penstock.quota import Identity, Quota
 from penstock.stores.memory.amends import Amends
@@ -207,6 +209,8 @@ class MemoryStore:
     def _run(self, op: Op, now: Micros) -> Outcome:
         if isinstance(op, Acquire):
             return self._acquire(op, now)
+        if isinstance(op, Grant):
+            return self._grant(op, now)
         if isinstance(op, Amend):
             return self._amends.run(op, [self._counter(charge.key, charge.quota) for charge in op.receipt.charges], now)
         return self._reset(op)
@@ -217,7 +221,7 @@ class MemoryStore:
             return self._ask_all(asks, now)
         posed = [(ask, self._counter(ask.key, ask.quota)) for ask in asks]
         if request_id is not None:
-            return self._acquire_once(posed, request_id, now)
+            return self._acquire_once([counter for _, counter in posed], lambda: posed, request_id, now)
         stripes = [counter.stripe for _, counter in posed]
         return holding(stripes, lambda: Verdict.of(tuple([_peek(ask, counter, now) for ask, counter in posed])))
 
@@ -225,10 +229,15 @@ class MemoryStore:
         posed = [(new(Ask, ask), self._counter(ask[0], ask[1])) for ask in asks]
         return holding([counter.stripe for _, counter in posed], lambda: kind.of(self._decide(posed, now)))
 
-    def _acquire_once(self, posed: Sequence[tuple[Ask, Counter]], request_id: bytes, now: Micros) -> Verdict:
+    def _acquire_once(
+        self,
+        counters: Sequence[Counter],
+        posed: Callable[[], Sequence[tuple[Ask, Counter]]],
+        request_id: bytes,
+        now: Micros,
+    ) -> Verdict:
         """Decide on a request with an id, unless it was admitted before: then answer as then."""
         amends = self._amends
-        counters = [counter for _, counter in posed]
         slot = f"{request_id.hex()}:{''.join(map(str, counters))}"
         home = amends.home(slot)
 
@@ -237,12 +246,24 @@ class MemoryStore:
             if verdict is not None and _still_held(verdict, counters, now):
                 return verdict
             name = amends.next_name(slot)
-            verdict = Verdict.of(self._decide(posed, now), name)
+            verdict = Verdict.of(self._decide(posed(), now), name)
             if verdict.allowed:
                 amends.remember(home, name, verdict, now)
             return verdict
 
         return holding([home, *(counter.stripe for counter in counters)], once)
+
+    def _grant(self, op: Grant, now: Micros) -> Verdict:
+        """Decide on the largest cost that fits, under the locks of the request."""
+        counter = self._counter(op.key, op.quota)
+
+        def posed() -> list[tuple[Ask, Counter]]:
+            answer, _ = counter.bound.peek(counter.find(), 0, now)
+            return [(Ask(op.key, op.quota, op.cost(answer[1])), counter)]
+
+        if op.id is not None:
+            return self._acquire_once([counter], posed, op.id, now)
+        return holding([counter.stripe], lambda: Verdict.of(self._decide(posed(), now)))
 
     def _decide(self, posed: Sequence[tuple[Ask, Counter]], now: Micros) -> tuple[Decision, ...]:
         """Decide on all asks, then write all. The stripes of all counters must be locked."""
@@ -323,7 +344,7 @@ def _still_held(verdict: Verdict, counters: Sequence[Counter], now: Micros) -> b
         renew = counter.bound.renew
         if renew is not None and decision.mark != NOT_CHARGED:
             state = counter.find()
-            if state is None or renew(state, decision.mark, now) is None:
+            if state is None or renew(state, own_mark(decision.mark), now) is None:
                 return False
     return True
 

@@ -25,7 +25,23 @@ from typing import NamedTuple
 
 from penstock.clock import Micros
 from penstock.errors import StoreError
-from penstock.model import Acquire, Amend, Amended, Answer, Ask, Decision, Failed, Key, Op, Outcome, Reset, Verdict, new
+from penstock.model import (
+    Acquire,
+    Amend,
+    Amended,
+    Answer,
+    Ask,
+    Decision,
+    Failed,
+    Grant,
+    Key,
+    Op,
+    Outcome,
+    Reset,
+    Verdict,
+    new,
+    own_mark,
+)
 from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, DEFAULT_ALGORITHM, LOGGED, MIN_INTERVAL, Quota
 from penstock.quota.periods import CalendarPeriod
 from penstock.stores.redis.keys import LETTERS, Family, Keys
@@ -37,7 +53,7 @@ LONGEST_NAMED = 256  # characters of a key that is worth remembering
 MARK_BITS = 53  # a mark's part stands above them
 RANDOM_BITS = 52
 
-_PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET = range(5)
+_PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET, _GRANT = range(6)
 _VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4, "report": 5}
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
@@ -133,6 +149,8 @@ class Planner:
                 batch.amend(op)
             elif isinstance(op, Part):
                 batch.once(*op)
+            elif isinstance(op, Grant):
+                batch.grant(op)
             else:
                 batch.reset(op)
         return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records, batch.alike)
@@ -151,6 +169,9 @@ class Planner:
             if isinstance(op, Acquire | Part):
                 once = op.id is not None
                 outcomes.append(reading.verdict_once(op.asks, next(records)) if once else reading.verdict(op.asks))
+            elif isinstance(op, Grant):
+                asks = (Ask(op.key, op.quota),)
+                outcomes.append(reading.verdict_once(asks, None if op.id is None else next(records)))
             else:
                 outcomes.append(reading.amended(len(op.receipt.charges)) if isinstance(op, Amend) else Amended())
         stale = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Failed)]
@@ -239,7 +260,7 @@ class _Batch:
         self.numbers += (_AMEND, len(charges), 0, _VERBS[verb], _ALL if units is None else units, serial, lasts)
         for key, quota, cost, mark in charges:
             number, _ = self._counter(key, quota)
-            part, mark = divmod(mark, 1 << MARK_BITS)
+            part, mark = divmod(own_mark(mark), 1 << MARK_BITS)
             self.numbers += (number, cost, mark, part)
 
     def reset(self, op: Reset) -> None:
@@ -247,13 +268,29 @@ class _Batch:
         self._counter(op.key, op.quota)
         self.numbers += (_RESET, 0, 0)
 
+    def grant(self, op: Grant) -> None:
+        self.alike = False
+        key, quota, least, most, request_id = op
+        serial = _NO_RECORD
+        first = len(self.keys)
+        number, prepared = self._counter(key, quota)
+        if request_id is not None:
+            serial = randbits(RANDOM_BITS)
+            self._record(first, key, request_id, (Ask(key, quota),))
+        lasts = max(LEAST_MEMORY_OF_IDS, quota.horizon_us)
+        self.numbers += (_GRANT, least, most, serial, lasts, number, least, 0, prepared.new_mark())
+
     def once(self, asks: tuple[Ask, ...], request_id: bytes, cost: int, lasts: Micros, whole: tuple[Ask, ...]) -> None:
         self.alike = False
         self.numbers += (_ONCE, len(asks), cost, randbits(RANDOM_BITS), lasts)
         first = len(self.keys)
         self._ask(asks)
-        named = [self._named.get(ask[:2]) or self._planner.name(ask.key, ask.quota) for ask in whole]
-        record = self._names.record(self._names.subject(asks[0].key), request_id, named)
+        self._record(first, asks[0].key, request_id, whole)
+
+    def _record(self, first: int, key: Key, request_id: bytes, asks: tuple[Ask, ...]) -> None:
+        """Note the key of the record of a request, before those of its counters."""
+        named = [self._named.get(ask[:2]) or self._planner.name(ask.key, ask.quota) for ask in asks]
+        record = self._names.record(self._names.subject(key), request_id, named)
         self.keys.insert(first, record)
         self.records.append(record.decode())
 
@@ -308,13 +345,13 @@ class _Reading:
         key, quota, cost, _ = asks[0]
         return new(Verdict, (answer, self.now, key, quota, cost, ()))
 
-    def verdict_once(self, asks: tuple[Ask, ...], record: str) -> Verdict | Failed:
-        """The verdict on a request with an id; if it was admitted before, as then, costs included."""
+    def verdict_once(self, asks: tuple[Ask, ...], record: str | None) -> Verdict | Failed:
+        """The verdict on a request with an id, or on a grant; if it was admitted before, as then, costs included."""
         decided_at, serial = self._take(2)
         costs_at = self._at + _ANSWER * len(asks)
         costs = self._numbers[costs_at : costs_at + len(asks)]
         asked = tuple([ask._replace(cost=cost) for ask, cost in zip(asks, costs, strict=True)])
-        verdict = self._several(asked, decided_at, f"{record}@{serial}")
+        verdict = self._several(asked, decided_at, record and f"{record}@{serial}")
         self._at += len(costs)
         return verdict
 

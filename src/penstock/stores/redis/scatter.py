@@ -26,6 +26,7 @@ from penstock.model import (
     Ask,
     Decision,
     Failed,
+    Grant,
     Key,
     Op,
     Outcome,
@@ -268,7 +269,7 @@ def _amended(shares: list[Share], answers: list[Outcome]) -> Amended:
 
 
 def _charges(op: Op) -> bool:
-    return isinstance(op, Acquire) and not op.dry
+    return isinstance(op, Grant) or (isinstance(op, Acquire) and not op.dry)
 
 
 def _counters(op: Op) -> list[tuple[Key, Quota]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
-from penstock.model import Ask, Charge, Key, Reset
+from penstock.model import Ask, Charge, Grant, Key, Reset, own_mark
 from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Identity, Quota
 from penstock.testing.oracle.buckets import Bucket, Queue
 from penstock.testing.oracle.calendar import Calendar
@@ -95,6 +95,14 @@ class Oracle:
                 record.charged.remembered_until = now  # nobody reaches the new request by the old one's receipt
             self._records[name] = answered
         return answered
+
+    def grant(self, grant: Grant, now: Micros) -> Answered:
+        """Decide as on a request for the largest cost that fits, or for the least if that does not fit."""
+        low, high = grant.least, grant.most + 1  # the least is asked for in any case, and more than the most never
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(Ask(grant.key, grant.quota, middle), now) else (low, middle)
+        return self.acquire((Ask(grant.key, grant.quota, low),), now, id=grant.id)
 
     def _stands(self, charged: Charged, now: Micros) -> bool:
         """Whether a request is remembered. A place that came with it must still be held, or it says nothing."""
@@ -191,7 +199,7 @@ class Oracle:
 
     def report(self, charges: Sequence[Charge], now: Micros) -> tuple[int, ...]:
         """Charge what was admitted elsewhere, each at the instant that is its mark; below zero what still counts."""
-        return tuple(-self.counter(c).report(c.quota, c.cost, min(c.mark, now), now) for c in charges)
+        return tuple(-self.counter(c).report(c.quota, c.cost, min(own_mark(c.mark), now), now) for c in charges)
 
     def _forgotten(self, charged: Charged, now: Micros) -> bool:
         """Whether it is too late to amend: a receipt of a request with an id says no more than its record."""

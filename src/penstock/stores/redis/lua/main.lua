@@ -10,6 +10,7 @@
 --                        verb: 1 refund, 2 settle, 3 release, 4 renew, 5 report (mark: when it happened elsewhere);
 --                        units: -1 is all; serial: -1 is no record
 --            reset    4, 0, 0
+--            grant    5, least, most, serial, lasts, then an ask     as many units as fit; serial: -1 is no record
 --            an ask   quota, cost, advisory (0 or 1), mark       a charge   quota, cost, mark, part of the mark
 -- ARGV[2]  the quotas they refer to, from 1 on, each as ten packed 64-bit integers: letter of the algorithm, whether to
 --          count denied, penalty or 0, whether flat, then what the algorithm needs: limit, period, and four more
@@ -17,7 +18,7 @@
 --            plain    8 numbers: allowed (2: stale, nothing changed), remaining, retry_after, reset_after, more_after,
 --                     delay, mark, part of the mark
 --            acquire  8 numbers per ask
---            once     decided at, serial, 8 numbers per ask, then the cost of each
+--            once     decided at, serial, 8 numbers per ask, then the cost of each; grant: the same
 --            amend    units that came back, per charge; -2^53 for all if stale
 --            reset    nothing
 --

@@ -1,6 +1,7 @@
--- Acquire with an id: an admitted request is remembered; asked again it is answered again and charges nothing.
+-- Acquire with an id: an admitted request is remembered; asked again it is answered again and charges nothing. Also
+-- grants, which may have no id.
 --
--- KEYS     the record; one counter per ask
+-- KEYS     the record, if there is an id; one counter per ask
 -- ASK      as requests.lua
 -- RETURNS  the record, as records.lua; kept if the request passed
 
@@ -21,7 +22,7 @@ local function is_still_held(record, asks)
 end
 
 return function(asks, key, serial, lasts, cost)
-  local record = records.read(key, #asks)
+  local record = key and records.read(key, #asks)
   if record and record.expires_at > now and is_still_held(record, asks) then
     return record
   end
@@ -31,7 +32,7 @@ return function(asks, key, serial, lasts, cost)
     record.answers[number], record.costs[number] = ask.answer, ask.cost
     record.cost = max(record.cost, ask.cost)
   end
-  if passes then
+  if passes and key then
     records.write(key, record)
   end
   return record

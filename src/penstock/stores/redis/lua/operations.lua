@@ -4,7 +4,7 @@
 -- KEYS     of the operation, by next_key(); ARGV[1] from its asks or charges on; see main.lua
 -- RETURNS  `out`: the replies, packed
 
-local ACQUIRE, ONCE, AMEND = 1, 2, 3
+local ACQUIRE, ONCE, AMEND, GRANT = 1, 2, 3, 5
 local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
 
 -- What a command that reads says of `key`; nil if that is nothing, or the key holds another type.
@@ -115,10 +115,15 @@ while position <= last do
     for _, ask in ipairs(asks) do
       put_answer(stale and STALE or ask.answer)
     end
-  elseif verb == ONCE then
-    local cost, serial, lasts = dry, nil, nil
+  elseif verb == ONCE or verb == GRANT then
+    local cost, least, most, serial, lasts = dry, count, dry, nil, nil
     serial, lasts, position = unpack_from('<i8i8', operations, position)
-    local key, asks, stale = next_key(), next_asks(count)
+    count, cost = verb == GRANT and 1 or count, verb == GRANT and 0 or cost
+    local key = serial >= 0 and next_key()
+    local asks, stale = next_asks(count)
+    if verb == GRANT then
+      asks[1].least, asks[1].most = least, most
+    end
     local record = stale and { at = now, serial = serial } or need('once')(asks, key, serial, lasts, cost)
     put(pack('<i8i8', record.at, record.serial))
     for number = 1, count do
