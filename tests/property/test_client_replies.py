@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.http import BadReply, Replies, Reply
+from penstock.client.http import ApiReply, BadReply, Replies
 
 bodies = st.binary(max_size=40)
 
@@ -22,7 +22,7 @@ def _chunked(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
 
 
-def _fed(data: bytes, cuts: list[int]) -> list[Reply]:
+def _fed(data: bytes, cuts: list[int]) -> list[ApiReply]:
     replies = Replies()
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [reply for start, end in pairwise(edges) for reply in replies.feed(data[start:end])]

@@ -83,7 +83,7 @@ def served(
 async def left(client: AsyncClient) -> None:
     """Wait until the client has no connection any more."""
     async with asyncio.timeout(DEADLINE):
-        while client._service._links.open:  # noqa: ASYNC110  nobody tells
+        while client._service.connections.open:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.002)
 
 

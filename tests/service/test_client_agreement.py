@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import Limiter, ManualClock, Verdict
 from penstock.client.address import Address
-from penstock.client.store import Service, ServiceStore
+from penstock.client.store import ServiceCalls, ServiceStore
 from tests.rig.processes import DEADLINE
 from tests.service.client_support import served
 
@@ -49,7 +49,7 @@ def asked() -> Iterator[tuple[Limiter, ManualClock]]:
     """A limiter on a service, without the deny cache, which repeats what was said to others."""
     clock = ManualClock()
     with served(clock=clock) as (running, _):
-        store = ServiceStore(Service(Address(running.url), DEADLINE), clock)
+        store = ServiceStore(ServiceCalls(Address(running.url), DEADLINE), clock)
         yield Limiter(store, clock=clock, layers=()), clock
         store.close()
 
@@ -90,9 +90,8 @@ _numbers = iter(range(10**9))
 
 @settings(max_examples=max(settings().max_examples // 8, 1))
 @given(history=steps)
-def test_a_service_answers_as_a_limiter_does(
-    asked: tuple[Limiter, ManualClock], history: list[tuple[Any, ...]]
-) -> None:
+@example(history=[("acquire", QUOTAS[0], "alice", cost, "one", 0.0) for cost in (1, 2)])  # an id remembers its cost
+def test_service_decides_as_a_limiter_does(asked: tuple[Limiter, ManualClock], history: list[tuple[Any, ...]]) -> None:
     through, clock = asked
     name = str(next(_numbers))
     limiter = Limiter(clock=clock)

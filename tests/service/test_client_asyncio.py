@@ -105,7 +105,7 @@ async def test_the_enforcer_s_interface(at: tuple[Running, Batches]) -> None:
         assert (await client.release(free)).each == ()
         assert await client.renew(free)
         with pytest.raises(InvalidRequest, match="quota: missing"):
-            await client.reset("alice")  # type: ignore[call-overload]
+            await client.reset("alice")
     with pytest.raises(StoreError, match="closed"):
         await client.check(ORDERS)
 

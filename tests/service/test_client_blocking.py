@@ -216,7 +216,7 @@ def test_a_token_opens_a_service_that_wants_one() -> None:
             assert TOKEN not in repr(client)
         with (
             Client(running.url, token="another-token-of-16", timeout=DEADLINE, on_failure="raise") as stranger,
-            pytest.raises(StoreError, match="does not know our token") as raised,
+            pytest.raises(StoreError, match="the token is not accepted") as raised,
         ):
             stranger.check(ORDERS)
         assert not raised.value.transient

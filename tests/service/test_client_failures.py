@@ -179,7 +179,7 @@ def test_a_service_that_drains_is_asked_again_elsewhere() -> None:
     [
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP/1.1"),
         (_reply(status="502 Bad Gateway", body="<html>"), "status 502"),
-        (_reply(body={"allowed": True}), "a reply that means nothing"),
+        (_reply(body={"allowed": True}), "unparsable reply"),
         (_reply(status="503 Service Unavailable", body={"code": "store_unavailable", "detail": "later"}), "later"),
     ],
 )
@@ -203,10 +203,10 @@ def test_what_could_not_be_given_back_is_given_back_later() -> None:
         client = Client(running.url, timeout=DEADLINE, on_failure="open")
         reservation = client.reserve("tokens", "100/hour", 60)
         service = client._service
-        links, gone = service._links, Client(_gone(), timeout=DEADLINE)._service._links
-        service._links = gone
+        links, gone = service.connections, Client(_gone(), timeout=DEADLINE)._service.connections
+        service.connections = gone
         assert reservation.settle(10).units == 0  # nobody knows
-        service._links = links
+        service.connections = links
         client.close()  # tells what is left to tell
         assert batches.paths[-1] == b"/v1/settle"
         with Client(running.url, timeout=DEADLINE, on_failure="raise") as another:

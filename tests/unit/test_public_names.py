@@ -23,7 +23,7 @@ PUBLIC = {
         "Amended AsyncLimiter Decision InvalidInput Limiter ManualClock PenstockError Quota RateLimited Receipt "
         "StoreError Verdict"
     ),
-    "penstock.client": "DEFAULT_URL AsyncClient Client Ruling Tls",
+    "penstock.client": "DEFAULT_URL AsyncClient Client ServiceRuling Tls",
     "penstock.middleware": "failed_logins unless_server_error",
     "penstock.observability": "Metrics",
     "penstock.rules": (

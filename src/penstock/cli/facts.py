@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.findings import Finding, Owned, ServerAnswers, of_files, of_packages, of_server, of_service, parted
-from penstock.client.http import Lost, Question
-from penstock.client.store import Service
+from penstock.client.http import ApiRequest, Lost
+from penstock.client.store import ServiceCalls
 from penstock.clock import SECOND, Micros, SystemClock, monotonic
 from penstock.errors import InvalidOption, InvalidRules, StoreError
 from penstock.limiter import Limiter
@@ -71,10 +71,10 @@ def files(paths: Sequence[Path], secrets: Sequence[Path]) -> list[Finding]:
     return found + of_files(owned)
 
 
-def service(asked: Service, *, expected: bool) -> list[Finding]:
+def service(asked: ServiceCalls, *, expected: bool) -> list[Finding]:
     """A running service; one that was not `expected` may be missing."""
     about = f"service {asked.address.place}"
-    heard = asked.ask([Question(b"/readyz", None, True)])[0]
+    heard = asked.ask([ApiRequest(b"/readyz", None, True)])[0]
     if isinstance(heard, Lost):
         level: Any = "problem" if expected else "note"
         return [Finding(about, level, heard.why, "start it: penstock serve; or name another: --url")]

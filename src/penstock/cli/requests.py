@@ -21,7 +21,7 @@ from penstock.cli.output import (
     table,
 )
 from penstock.cli.target import Target, with_target
-from penstock.client import Ruling
+from penstock.client import ServiceRuling
 from penstock.model import Verdict
 
 Cost = Annotated[int, typer.Option(help="The units that the request costs.", min=0)]
@@ -50,7 +50,7 @@ def answer(verdict: Verdict, *, as_json: bool) -> None:
 
 
 def _plain(verdict: Verdict) -> dict[str, Any]:
-    ruling = verdict if isinstance(verdict, Ruling) else None
+    ruling = verdict if isinstance(verdict, ServiceRuling) else None
     plain: dict[str, Any] = {"allowed": verdict.allowed, "retry_after": verdict.retry_after, "delay": verdict.delay}
     plain |= {"source": verdict.source, "degraded": verdict.degraded}
     if ruling is not None:
@@ -74,7 +74,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def _rules(verdict: Verdict) -> tuple[str, ...]:
-    return verdict.owners if isinstance(verdict, Ruling) else ("",) * len(verdict.decisions)
+    return verdict.owners if isinstance(verdict, ServiceRuling) else ("",) * len(verdict.decisions)
 
 
 def _say(verdict: Verdict) -> None:
@@ -95,7 +95,7 @@ def _say(verdict: Verdict) -> None:
 def _why(verdict: Verdict) -> str:
     """In a few words, what follows `allowed` or `refused`."""
     words = ""
-    if isinstance(verdict, Ruling):
+    if isinstance(verdict, ServiceRuling):
         words += (
             f" by {verdict.rule}" if verdict.rule else ": no rule applies" if verdict and not verdict.degraded else ""
         )

@@ -15,7 +15,7 @@ import typer
 from penstock.cli.output import NOT_UNDERSTOOD, UNANSWERED, fail
 from penstock.client.address import DEFAULT_URL, Address, Tls
 from penstock.client.client import Client
-from penstock.client.store import Service
+from penstock.client.store import ServiceCalls
 from penstock.errors import InvalidInput, StoreError
 
 TOKEN = "PENSTOCK_TOKEN"  # noqa: S105  the name of the variable, not what it holds
@@ -55,10 +55,10 @@ class Target(NamedTuple):
             fail(str(error), NOT_UNDERSTOOD)
 
     @contextmanager
-    def service(self) -> Iterator[Service]:
+    def service(self) -> Iterator[ServiceCalls]:
         """To ask it about itself."""
         try:
-            service = Service(Address(self.url, _token(), self._tls), self.timeout)
+            service = ServiceCalls(Address(self.url, _token(), self._tls), self.timeout)
         except InvalidInput as error:
             fail(str(error), NOT_UNDERSTOOD)
         try:

@@ -20,8 +20,8 @@ from rich.text import Text
 from penstock.cli.figures import Frame, Latency, Look, frame, read
 from penstock.cli.output import UNANSWERED, console, fail, seconds, table
 from penstock.cli.target import Target, with_target
-from penstock.client.http import Lost, Question, Reply
-from penstock.client.store import Service
+from penstock.client.http import ApiReply, ApiRequest, Lost
+from penstock.client.store import ServiceCalls
 from penstock.clock import monotonic
 
 MAX_ROWS = 20
@@ -47,7 +47,7 @@ def top(
             _show_frames(service, before, interval)
 
 
-def _print_frames(service: Service, before: Look, interval: float, *, once: bool, as_json: bool) -> None:
+def _print_frames(service: ServiceCalls, before: Look, interval: float, *, once: bool, as_json: bool) -> None:
     while True:
         before, shown = _next(service, before, interval)
         _print(shown, as_json=as_json)
@@ -55,7 +55,7 @@ def _print_frames(service: Service, before: Look, interval: float, *, once: bool
             return
 
 
-def _show_frames(service: Service, before: Look, interval: float) -> None:
+def _show_frames(service: ServiceCalls, before: Look, interval: float) -> None:
     screen = console()
     with Live(Text("…"), console=screen, auto_refresh=False, screen=screen.is_terminal) as live:
         while True:
@@ -63,16 +63,16 @@ def _show_frames(service: Service, before: Look, interval: float) -> None:
             live.update(rendered(shown, service.address.place), refresh=True)
 
 
-def _next(service: Service, before: Look, interval: float) -> tuple[Look, Frame]:
+def _next(service: ServiceCalls, before: Look, interval: float) -> tuple[Look, Frame]:
     Event().wait(interval)
     after = look(service)
     return after, frame(before, after)
 
 
-def look(service: Service) -> Look:
+def look(service: ServiceCalls) -> Look:
     """What a service says of itself now."""
     place = service.address.place
-    heard = service.ask([Question(b"/metrics", None, True), Question(b"/readyz", None, True)])
+    heard = service.ask([ApiRequest(b"/metrics", None, True), ApiRequest(b"/readyz", None, True)])
     metrics, ready = (_replied(one, place) for one in heard)
     if metrics.status != 200:
         hint = " (expected a token in PENSTOCK_TOKEN)" if metrics.status in (401, 403) else ""
@@ -87,7 +87,7 @@ def look(service: Service) -> Look:
     return Look(monotonic(), read(metrics.body.decode()), str(told.get("status", ready.status)), degraded)
 
 
-def _replied(heard: Reply | Lost, place: str) -> Reply:
+def _replied(heard: ApiReply | Lost, place: str) -> ApiReply:
     if isinstance(heard, Lost):
         fail(f"service at {place}: {heard.why}", UNANSWERED)
     return heard

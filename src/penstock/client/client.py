@@ -1,4 +1,4 @@
-"""Client and AsyncClient: a service in the hands of an application.
+"""Client and AsyncClient: the decisions of a service, as methods of an application.
 
     client = Client("http://127.0.0.1:8080", token=...)
     if not client.check({"path": "/v1/orders", "api_key": key}):       # by the service's rules
@@ -6,11 +6,11 @@
     if not client.acquire("alice", "100/minute"):                      # by a quota, without rules
         ...
 
-A client is a limiter whose store is a service, so it has everything that a limiter has: waiting, holds, reservations,
-the decorator. And it has what an enforcer has, by the rules of the service: `check`, `check_many`, `explain`; `peek`,
+A client is a limiter whose store is a service, so it has all that a limiter has: waiting, holds, reservations, the
+decorator. By the rules of the service it has what an enforcer has: `check`, `check_many`, `explain`; and `peek`,
 `reset`, `hold` and `reserve` take a descriptor in place of a key and a quota.
 
-Both classes have the same methods and differ in one word, `await`.
+Both classes have the same methods and differ in one word, `await`. Decisions by rules are flows, which both run.
 """
 
 from __future__ import annotations
@@ -18,172 +18,160 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 from weakref import WeakKeyDictionary
 
 from penstock.client.address import DEFAULT_URL, Address, Tls
 from penstock.client.codec import (
-    Ruling,
+    ServiceRuling,
     body_of,
-    check,
+    check_body,
     explanation,
     holds,
     is_free,
     problem,
-    question,
+    request,
     ruling,
-    senseless,
     unanswered,
+    unparsable,
 )
-from penstock.client.http import DEFAULT_TIMEOUT, Heard, Lost, Question, ServiceGuard
-from penstock.client.store import AsyncService, AsyncServiceStore, Service, ServiceStore
-from penstock.clock import Clock, Micros
+from penstock.client.http import DEFAULT_TIMEOUT, ApiRequest, Lost, ReplyOrLost
+from penstock.client.store import AsyncServiceCalls, AsyncServiceStore, ServiceCalls, ServiceStore
+from penstock.clock import Clock, SystemClock
+from penstock.enforcer import Request, parted
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import Id, QuotaLike, check_id
-from penstock.errors import InvalidInput, InvalidOption, InvalidRequest, shown
+from penstock.errors import InvalidInput, InvalidOption, InvalidRequest, StoreError, shown
 from penstock.events import Degraded, Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.layers import DenyCache, Fallback, Layer
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
 from penstock.model import Amended, Explanation, Failed, Key, Receipt, Verdict, check_units
-
-# ---------------------------------------------------------------- front
-
-
-# What both clients share: questions by rules, and what becomes of their answers. Nothing here waits.
-
-
-Descriptor: TypeAlias = Mapping[str, object]
-"""What is known of a request: names of entries, and their texts."""
-
-Request: TypeAlias = Descriptor | tuple[Descriptor, int]
-"""A descriptor, or (descriptor, cost)."""
+from penstock.rules.ruleset import Descriptor
 
 WhenGone: TypeAlias = Literal["open", "closed", "raise"]
-"""What happens when the service cannot be asked: everybody passes, nobody passes, an error is raised."""
+"""What happens when the service does not answer: all requests pass, none passes, or an error is raised."""
 
-BATCH = b"/v1/check/batch"
+CHECK, PEEK, BATCH = b"/v1/check", b"/v1/peek", b"/v1/check/batch"
 
 AT_ONCE = 500
-"""How many requests are one question; a service takes a thousand."""
+"""How many checks go in one request; a service takes a thousand."""
 
 MAX_BODY = 524_288
-"""Bytes of one question; a service takes twice as much."""
+"""Bytes of checks that go in one request; a service takes twice as much."""
 
 
-class Asked(NamedTuple):
-    """Requests by rules that are one question, each with its cost."""
+class ServiceRules:
+    """Decisions by the rules of a service, as flows."""
 
-    question: Question
-    costs: Sequence[int]
-    remembered: bool = False
-
-
-class RuleAsker:
-    """How requests by rules are asked and answered."""
-
-    def __init__(self, guard: ServiceGuard, on_failure: WhenGone, hook: Hook = nobody) -> None:
+    def __init__(self, service: Any, on_failure: WhenGone, hook: Hook, clock: Clock | None) -> None:
         if on_failure not in ("open", "closed", "raise"):
             raise InvalidOption(f"on_failure {shown(on_failure)}: expected open, closed or raise")
-        self._guard, self._on_failure, self._hook = guard, on_failure, hook
+        self._service, self._guard, self._on_failure, self._hook = service, service.guard, on_failure, hook
+        self._clock = clock or SystemClock()
         known = DenyCache()
-        self.fallback = Fallback(on_failure, hosts=1, known=known, hook=hook)
-        self.layers: tuple[Layer, ...] = (known, self.fallback)
+        self._fallback = Fallback(on_failure, hosts=1, known=known, hook=hook)
+        self.layers: tuple[Layer, ...] = (known, self._fallback)
 
-    def check(self, path: bytes, descriptor: Descriptor, cost: int, request_id: Id | None = None) -> Asked:
-        """One request; at `/v1/peek` it charges nothing."""
-        known = None if request_id is None else check_id(request_id)
-        asked = check(_checked(descriptor), check_units("cost", cost, least=0), known)
-        dry = path == b"/v1/peek"
-        if dry:
-            del asked["receipt"]
-        return Asked(question(path, asked, safe=dry or known is not None), (cost,), known is not None)
+    # Flows
 
-    def check_many(self, requests: Iterable[Request]) -> list[Asked]:
-        """Many, in as few questions as a service takes."""
-        pairs = [request if isinstance(request, tuple) else (request, 1) for request in requests]
-        for position, pair in enumerate(pairs):
-            if len(pair) != 2:
-                raise InvalidRequest(f"request {position}: expected a descriptor, or (descriptor, cost)")
-        checks = [check(_checked(one), check_units("cost", cost, least=0), None) for one, cost in pairs]
-        each = [question(BATCH, one, safe=False) for one in checks]
-        return [Asked(together(each[some]), [cost for _, cost in pairs[some]]) for some in portions(each)]
+    def checking(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Flow[ServiceRuling]:
+        """Decide on one request; with the path of a peek nothing is charged."""
+        self._check_open()
+        known = None if id is None else check_id(id)
+        body = check_body(_checked(descriptor), check_units("cost", cost, least=0), known)
+        if path == PEEK:
+            del body["receipt"]
+        told = yield from self.asking(request(path, body, safe=path == PEEK or known is not None))
+        return self._ruling(told, cost, remembered=known is not None)
 
-    def told(self, heard: Heard) -> Any:
-        """What was said, or a `Failed`. What is the caller's fault is raised."""
-        return self._guard.failure(heard) if isinstance(heard, Lost) else body_of(heard, self._guard.place)
+    def checking_many(self, requests: Iterable[Request]) -> Flow[list[ServiceRuling]]:
+        """Decide on many requests, in as few API requests as a service takes."""
+        self._check_open()
+        pairs = parted(requests)
+        bodies = [check_body(_checked(one), check_units("cost", cost, least=0), None) for one, cost in pairs]
+        checks = [request(BATCH, body, safe=False) for body in bodies]
+        parts = list(portions(checks))
+        replies = yield self._service.ask([together(checks[part]) for part in parts])
+        told = [one for part, reply in zip(parts, replies, strict=True) for one in self.told_each(reply, pairs[part])]
+        return [self._ruling(one, cost) for one, (_, cost) in zip(told, pairs, strict=True)]
 
-    def told_each(self, heard: Heard, number: int) -> Sequence[Any]:
-        """The same of each of so many requests that were asked as one."""
-        told = self.told(heard)
-        results = [told] * number if isinstance(told, Failed) else told.get("results", ())
-        return results if len(results) == number else [senseless(self._guard.place)] * number
+    def explaining(self, descriptor: Descriptor, cost: int) -> Flow[Explanation]:
+        """Ask what the rules make of a request."""
+        body = {"descriptor": dict(_checked(descriptor)), "cost": check_units("cost", cost, least=1)}
+        told = yield from self._answering(request(b"/v1/explain", body, safe=True))
+        try:
+            return explanation(told)
+        except (KeyError, TypeError, ValueError):
+            raise unparsable(self._guard.place).error from None
 
-    def ruling(self, asked: Asked, told: Any, now: Micros) -> Ruling:
-        """What became of one request."""
-        return self._ruled(told, asked.costs[0], now, remembered=asked.remembered)
+    def resetting(self, descriptor: Descriptor) -> Flow[None]:
+        """Reset all counters of a request."""
+        yield from self._answering(request(b"/v1/reset", {"descriptor": dict(_checked(descriptor))}, safe=True))
 
-    def rulings(self, asked: Asked, heard: Heard, now: Micros) -> list[Ruling]:
-        """What became of each request of a batch."""
-        results = self.told_each(heard, len(asked.costs))
-        return [self._ruled(one, cost, now) for one, cost in zip(results, asked.costs, strict=True)]
+    def asking(self, check: ApiRequest) -> Flow[Any]:
+        """Send one check. Return the body of the reply, or a `Failed`."""
+        return self.told((yield self._service.ask([check]))[0])
 
-    def _ruled(self, told: Any, cost: int, now: Micros, *, remembered: bool = False) -> Ruling:
+    def _answering(self, one: ApiRequest) -> Flow[dict[str, Any]]:
+        """Send a request for which no fallback can answer."""
+        self._check_open()
+        told = self.told((yield self._service.ask([one]))[0])
+        if isinstance(told, Failed):
+            raise told.error.to_raise(told.charged)
+        return told  # type: ignore[no-any-return]
+
+    # Replies
+
+    def told(self, reply: ReplyOrLost) -> Any:
+        """Return the body of a reply, or a `Failed`. Errors of the caller are raised."""
+        return self._guard.failure(reply) if isinstance(reply, Lost) else body_of(reply, self._guard.place)
+
+    def told_each(self, reply: ReplyOrLost, checks: Sequence[object]) -> Sequence[Any]:
+        """Return the same for each of the checks that were sent as one."""
+        told = self.told(reply)
+        results = [told] * len(checks) if isinstance(told, Failed) else told.get("results", ())
+        return results if len(results) == len(checks) else [unparsable(self._guard.place)] * len(checks)
+
+    def _ruling(self, told: Any, cost: int, *, remembered: bool = False) -> ServiceRuling:
+        now = self._clock.time_ns() // 1_000
         if isinstance(told, dict) and "problem" in told:
             told = problem(told["problem"], int(told["problem"].get("status", 500)), self._guard.place)
         if not isinstance(told, Failed):
             try:
                 return ruling(told, cost, now, remembered=remembered)
             except (KeyError, TypeError, ValueError):
-                told = senseless(self._guard.place)
+                told = unparsable(self._guard.place)
         if self._on_failure == "raise":
             raise told.error.to_raise(told.charged)
         why = str(told.error)
         tell(self._hook, Degraded(self._on_failure, 1, why))
-        self.fallback.answered[self._on_failure] += 1
-        self.fallback.warn(1, why, now)
+        self._fallback.answered[self._on_failure] += 1
+        self._fallback.warn(1, why, now)
         return unanswered(cost, now, closed=self._on_failure == "closed")
 
-    def explain(self, descriptor: Descriptor, cost: int) -> Question:
-        asked = {"descriptor": dict(_checked(descriptor)), "cost": check_units("cost", cost, least=1)}
-        return question(b"/v1/explain", asked, safe=True)
-
-    def explanation(self, heard: Heard) -> Explanation:
-        try:
-            return explanation(self.answer(heard))
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, InvalidRequest):
-                raise
-            raise senseless(self._guard.place).error from None
-
-    def reset(self, descriptor: Descriptor) -> Question:
-        return question(b"/v1/reset", {"descriptor": dict(_checked(descriptor))}, safe=True)
-
-    def answer(self, heard: Heard) -> dict[str, Any]:
-        """What was answered where nobody can stand in."""
-        told = self.told(heard)
-        if isinstance(told, Failed):
-            raise told.error.to_raise(told.charged)
-        answered: dict[str, Any] = told
-        return answered
+    def _check_open(self) -> None:
+        if self._service.closed:
+            raise StoreError("the client is closed", transient=False)
 
 
-def portions(questions: Sequence[Question]) -> Iterator[slice]:
-    """As many of them at a time as a service takes."""
+def portions(checks: Sequence[ApiRequest]) -> Iterator[slice]:
+    """Yield which checks go in one request, as many as a service takes."""
     start = size = 0
-    for position, one in enumerate(questions):
+    for position, one in enumerate(checks):
         length = len(one.body or b"")
         if position > start and (position - start >= AT_ONCE or size + length > MAX_BODY):
             yield slice(start, position)
             start, size = position, 0
         size += length
-    if questions:
-        yield slice(start, len(questions))
+    if checks:
+        yield slice(start, len(checks))
 
 
-def together(questions: Sequence[Question]) -> Question:
-    """Several checks as one question."""
-    body = b",".join([one.body or b"" for one in questions])
-    return Question(BATCH, b"[" + body + b"]", all(one.safe for one in questions))
+def together(checks: Sequence[ApiRequest]) -> ApiRequest:
+    """Return several checks as one request."""
+    body = b",".join([one.body or b"" for one in checks])
+    return ApiRequest(BATCH, b"[" + body + b"]", all(one.safe for one in checks))
 
 
 def _checked(descriptor: Descriptor) -> Descriptor:
@@ -192,79 +180,71 @@ def _checked(descriptor: Descriptor) -> Descriptor:
     return descriptor
 
 
-# ---------------------------------------------------------------- gathering
-
-
-# Requests by rules that callers of an event loop make in one turn are asked as one, and each gets its own answer.
-#
-# Nobody waits for others to come: a turn is what the loop has to run anyway. Who is alone in it asks for itself.
-
-
-_Waiting: TypeAlias = tuple[Question, asyncio.Future[Any]]
+_Waiting: TypeAlias = tuple[ApiRequest, asyncio.Future[Any]]
 _ALONE = object()
 
 
-class Gathering:
-    """Gathers what is asked, for all event loops of one client."""
+class GatheredRules(ServiceRules):
+    """Decisions for asyncio: checks that callers of one event loop make in one turn are sent as one request.
 
-    def __init__(self, service: AsyncService, asker: RuleAsker) -> None:
-        self._service, self._asker = service, asker
+    No caller waits for others: the turn ends when the loop has run all that is ready. A lone check is sent as it is.
+    """
+
+    def __init__(self, service: AsyncServiceCalls, on_failure: WhenGone, hook: Hook, clock: Clock | None) -> None:
+        super().__init__(service, on_failure, hook, clock)
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Waiting]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, question: Question) -> Any:
-        """What was told of a request, or a `Failed`. What is the caller's fault is raised."""
-        loop = asyncio.get_running_loop()
-        waiting = self._by_loop.get(loop)
-        if waiting is None:
-            waiting = self._by_loop.setdefault(loop, [])
-        if not waiting:
-            loop.call_soon(self._go, loop, waiting)
-        coming: asyncio.Future[Any] = loop.create_future()
-        waiting.append((question, coming))
-        told = await coming
+    def asking(self, check: ApiRequest) -> Flow[Any]:
+        told = _ALONE if check.path == PEEK else (yield self._gathered(check))
         if told is _ALONE:
-            return self._asker.told((await self._service.ask([question]))[0])
+            told = yield from super().asking(check)
         return told
 
-    def _go(self, loop: asyncio.AbstractEventLoop, waiting: list[_Waiting]) -> None:
-        """The turn is over: ask what was asked in it, without those who have given up."""
-        asking = [one for one in waiting if not one[1].done()]
+    def _gathered(self, check: ApiRequest) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        waiting = self._by_loop.setdefault(loop, [])
+        if not waiting:
+            loop.call_soon(self._send, loop, waiting)
+        coming: asyncio.Future[Any] = loop.create_future()
+        waiting.append((check, coming))
+        return coming
+
+    def _send(self, loop: asyncio.AbstractEventLoop, waiting: list[_Waiting]) -> None:
+        """Send the checks of the turn, without those that were cancelled."""
+        sending = [one for one in waiting if not one[1].done()]
         waiting.clear()
-        if len(asking) == 1:
-            asking[0][1].set_result(_ALONE)
+        if len(sending) == 1:
+            sending[0][1].set_result(_ALONE)
             return
-        for some in portions([one for one, _ in asking]):
-            task = loop.create_task(self._ask_together(asking[some]))
+        for part in portions([check for check, _ in sending]):
+            task = loop.create_task(self._send_together(sending[part]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _ask_together(self, asking: Sequence[_Waiting]) -> None:
+    async def _send_together(self, sending: Sequence[_Waiting]) -> None:
         try:
-            heard = (await self._service.ask([together([one for one, _ in asking])]))[0]
-            for (_, coming), told in zip(asking, self._asker.told_each(heard, len(asking)), strict=True):
+            reply = (await self._service.ask([together([check for check, _ in sending])]))[0]
+            for (_, coming), told in zip(sending, self.told_each(reply, sending), strict=True):
                 if not coming.done():
                     coming.set_result(told)
-        except InvalidInput as error:  # of the question as a whole
-            for _, coming in asking:
+        except InvalidInput as error:  # of the request as a whole
+            for _, coming in sending:
                 if not coming.done():
                     coming.set_exception(type(error)(str(error)))
         finally:
-            for _, coming in asking:
-                coming.cancel()  # does nothing to those who have their answer
-
-
-# ---------------------------------------------------------------- client
+            for _, coming in sending:
+                coming.cancel()  # has no effect on those that are done
 
 
 class Client(Limiter):
     """A service, for blocking code. One instance serves any number of threads.
 
     - `url`: `http://host:port`, `https://host:port` or `unix:/path`.
-    - `token`: what the service wants to be told, if it does; `tls`: what to trust, and what to show.
+    - `token`: the token of the service, if it has any; `tls`: certificates to trust and to show.
     - `timeout`: seconds that a call may take, connecting included.
-    - `on_failure`: what happens when the service cannot be asked: "open" (everybody passes), "closed" or "raise".
-    - `hook`: told of events; see `penstock.events`. `clock`: for tests.
+    - `on_failure`: what happens when the service does not answer: "open" (all requests pass), "closed" or "raise".
+    - `hook`: receives events; see `penstock.events`. `clock`: for tests.
     """
 
     def __init__(
@@ -278,54 +258,44 @@ class Client(Limiter):
         hook: Hook = nobody,
         clock: Clock | None = None,
     ) -> None:
-        self._service = Service(Address(url, token, tls), timeout, hook)
-        self._asker = RuleAsker(self._service.guard, on_failure, hook)
-        super().__init__(ServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._asker.layers)
+        self._service = ServiceCalls(Address(url, token, tls), timeout, hook)
+        self._rules = ServiceRules(self._service, on_failure, hook, clock)
+        super().__init__(ServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._rules.layers)
         self._owns_store = True
 
     def __repr__(self) -> str:
         return f"<Client {self._service.address.place}>"
 
-    def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
+    def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> ServiceRuling:
         """Decide on a request by the service's rules, and charge it to every rule that matches if it may pass.
 
         Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
         is not charged again.
         """
-        return self._ruling(b"/v1/check", descriptor, cost, id)
+        return drive(self._rules.checking(CHECK, descriptor, cost, id))
 
-    def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
+    def check_many(self, requests: Iterable[Request]) -> list[ServiceRuling]:
         """Decide on many requests, in order; each stands for itself."""
-        self.operations.check_open()
-        asked = self._asker.check_many(requests)
-        heard = self._service.ask([one.question for one in asked])
-        pairs = zip(asked, heard, strict=True)
-        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self.operations.now())]
+        return drive(self._rules.checking_many(requests))
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
-        self.operations.check_open()
-        return self._asker.explanation(self._service.ask([self._asker.explain(descriptor, cost)])[0])
+        return drive(self._rules.explaining(descriptor, cost))
 
     @overload
-    def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> Ruling: ...
+    def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> ServiceRuling: ...
     @overload
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict: ...
     def peek(self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1) -> Verdict:
         """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
         if isinstance(key, Mapping):
-            return self._ruling(b"/v1/peek", key, cost, None)
+            return drive(self._rules.checking(PEEK, key, cost, None))
         return super().peek(key, needed(quota), cost)
 
-    @overload
-    def reset(self, key: Descriptor, quota: None = None) -> None: ...
-    @overload
-    def reset(self, key: Key, quota: QuotaLike) -> None: ...
     def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
         """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
         if isinstance(key, Mapping):
-            self.operations.check_open()
-            self._asker.answer(self._service.ask([self._asker.reset(key)])[0])
+            drive(self._rules.resetting(key))
         else:
             super().reset(key, needed(quota))
 
@@ -374,12 +344,6 @@ class Client(Limiter):
         """Hold on to places for another ttl. False if they are no longer held."""
         return super().renew(charged) if holds(charged) else True
 
-    def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
-        self.operations.check_open()
-        asked = self._asker.check(path, descriptor, cost, id)
-        told = self._asker.told(self._service.ask([asked.question])[0])
-        return self._asker.ruling(asked, told, self.operations.now())
-
 
 class AsyncClient(AsyncLimiter):
     """A service, for asyncio: the methods of `Client`, awaited. One instance serves any number of event loops.
@@ -398,55 +362,44 @@ class AsyncClient(AsyncLimiter):
         hook: Hook = nobody,
         clock: Clock | None = None,
     ) -> None:
-        self._service = AsyncService(Address(url, token, tls), timeout, hook)
-        self._asker = RuleAsker(self._service.guard, on_failure, hook)
-        self._gathering = Gathering(self._service, self._asker)
-        super().__init__(AsyncServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._asker.layers)
+        self._service = AsyncServiceCalls(Address(url, token, tls), timeout, hook)
+        self._rules = GatheredRules(self._service, on_failure, hook, clock)
+        super().__init__(AsyncServiceStore(self._service, clock), hook=hook, clock=clock, layers=self._rules.layers)
         self._owns_store = True
 
     def __repr__(self) -> str:
         return f"<AsyncClient {self._service.address.place}>"
 
-    async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
+    async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> ServiceRuling:
         """Decide on a request by the service's rules, and charge it to every rule that matches if it may pass.
 
         Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
         is not charged again.
         """
-        return await self._ruling(b"/v1/check", descriptor, cost, id)
+        return await drive_async(self._rules.checking(CHECK, descriptor, cost, id))
 
-    async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
+    async def check_many(self, requests: Iterable[Request]) -> list[ServiceRuling]:
         """Decide on many requests, in order; each stands for itself."""
-        self.operations.check_open()
-        asked = self._asker.check_many(requests)
-        heard = await self._service.ask([one.question for one in asked])
-        pairs = zip(asked, heard, strict=True)
-        return [ruling for one, reply in pairs for ruling in self._asker.rulings(one, reply, self.operations.now())]
+        return await drive_async(self._rules.checking_many(requests))
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
         """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
-        self.operations.check_open()
-        return self._asker.explanation((await self._service.ask([self._asker.explain(descriptor, cost)]))[0])
+        return await drive_async(self._rules.explaining(descriptor, cost))
 
     @overload
-    async def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> Ruling: ...
+    async def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> ServiceRuling: ...
     @overload
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict: ...
     async def peek(self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1) -> Verdict:
         """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
         if isinstance(key, Mapping):
-            return await self._ruling(b"/v1/peek", key, cost, None)
+            return await drive_async(self._rules.checking(PEEK, key, cost, None))
         return await super().peek(key, needed(quota), cost)
 
-    @overload
-    async def reset(self, key: Descriptor, quota: None = None) -> None: ...
-    @overload
-    async def reset(self, key: Key, quota: QuotaLike) -> None: ...
     async def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
         """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
         if isinstance(key, Mapping):
-            self.operations.check_open()
-            self._asker.answer((await self._service.ask([self._asker.reset(key)]))[0])
+            await drive_async(self._rules.resetting(key))
         else:
             await super().reset(key, needed(quota))
 
@@ -505,15 +458,6 @@ class AsyncClient(AsyncLimiter):
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
         return await super().renew(charged) if holds(charged) else True
-
-    async def _ruling(self, path: bytes, descriptor: Descriptor, cost: int, id: Id | None) -> Ruling:
-        self.operations.check_open()
-        asked = self._asker.check(path, descriptor, cost, id)
-        if path == b"/v1/check":
-            told = await self._gathering.ask(asked.question)
-        else:
-            told = self._asker.told((await self._service.ask([asked.question]))[0])
-        return self._asker.ruling(asked, told, self.operations.now())
 
 
 def needed(quota: QuotaLike | None) -> QuotaLike:

@@ -1,6 +1,6 @@
-"""From operations to questions that a service understands, and from its replies to outcomes. No I/O.
+"""From operations to API requests, and from replies to outcomes. No I/O.
 
-A question is JSON in a POST; every operation is one, so a batch may mix them, and each fails alone.
+Each operation is one POST with a body of JSON, so a batch may mix them, and each fails alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
-from penstock.client.http import Question, Reply
+from penstock.client.http import ApiReply, ApiRequest
 from penstock.clock import SECOND, Micros
 from penstock.errors import (
     CostExceedsLimit,
@@ -43,39 +43,29 @@ from penstock.model import (
     Verdict,
 )
 from penstock.quota import CONCURRENCY, Quota
+from penstock.rules.ruling import UNLIMITED, Reason
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- verdicts
 
-
-# What a client hands out: the library's own values, which know the service's token for what was charged.
-
-
-Reason: TypeAlias = Literal["", "rate", "too_close", "concurrency", "shed", "blocked", "degraded"]
 
 COME_BACK: Micros = SECOND
-"""When whoever is refused because the service is gone should try again: by then it may be back."""
-
-# What stands for a quota where none applies.
-UNLIMITED = Quota(2**32, 1, "fixed_window", name="unlimited")
+"""The retry time of a refusal because the service is gone: by then it may be back."""
 
 
 class TokenReceipt(Receipt):
-    """A receipt that a service has sealed in a token: what it takes to give a charge back."""
+    """A receipt that a service has sealed in a token, which it takes to give a charge back."""
 
     token: str
 
 
 class TokenVerdict(Verdict):
-    """An admission by a service.
-
-    It was charged there, whoever stood in for its store: giving it back is the service's business.
-    """
+    """An admission by a service, which knows by the token how to give the charge back, also if a fallback decided."""
 
     token: str = ""
 
     @property
     def receipt(self) -> Receipt | None:
-        """What was charged, or None if nothing was."""
+        """The charges, or None if there are none."""
         charges = tuple(Charge(d.key, d.quota, d.cost, d.mark) for d in self.decisions if d.mark != NOT_CHARGED)
         if not charges or not self.token:
             return None
@@ -85,13 +75,13 @@ class TokenVerdict(Verdict):
         return receipt
 
 
-class Ruling(TokenVerdict):
-    """The service's answer to a request by its rules; true when it may pass.
+class ServiceRuling(TokenVerdict):
+    """The decision of a service on a request by its rules; true when it may pass.
 
     - `rule`: the id of the rule that refused, or else is the tightest; empty if none applies.
     - `reason`: why it was refused; empty if it was not.
-    - `status`: what to answer a client with: 200, or 429, 403, 503.
-    - `headers`: ready to copy to the response; `message`: what the rule wants a refused client to be told.
+    - `status`: the status of the response: 200, or 429, 403, 503.
+    - `headers`: ready to copy to the response; `message`: the rule's text for a refused client.
     - `would_refuse`: the ids of rules in shadow mode that would have refused; `version`: of the rules.
     - `owners`: the id of the rule behind each of the decisions.
     """
@@ -108,14 +98,14 @@ class Ruling(TokenVerdict):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """One decision per counter that was asked, in the service's order; none if no counter was."""
+        """One decision per counter, in the service's order; none if no counter was asked."""
         return self.each
 
 
 def verdict_of(
     decisions: tuple[Decision, ...], *, token: str, remembered: bool, source: str, kind: type[Verdict] = Verdict
 ) -> Any:
-    """What follows from the decisions. A refusal is a plain verdict: there is nothing to give back."""
+    """Return the verdict that follows from the decisions. A refusal is a plain one: there is nothing to give back."""
     verdict = Verdict.of(decisions)
     made = TokenVerdict if token and kind is Verdict else kind
     record = token if remembered and token else None
@@ -128,8 +118,8 @@ def verdict_of(
     return found
 
 
-def unanswered(cost: int, now: Micros, *, closed: bool) -> Ruling:
-    """The ruling on a request that the service could not be asked about."""
+def unanswered(cost: int, now: Micros, *, closed: bool) -> ServiceRuling:
+    """Return the ruling on a request that the service could not decide."""
     answer: Answer = (True, UNLIMITED.limit, 0, 0, 0, 0, NOT_CHARGED)
     if closed:
         answer = (False, 0, COME_BACK, COME_BACK, COME_BACK, 0, NOT_CHARGED)
@@ -140,26 +130,26 @@ def unanswered(cost: int, now: Micros, *, closed: bool) -> Ruling:
     return ruling
 
 
-def bare(answer: Answer, cost: int, now: Micros, source: str = "store") -> Ruling:
-    """A ruling for which no counter was asked."""
+def bare(answer: Answer, cost: int, now: Micros, source: str = "store") -> ServiceRuling:
+    """Return a ruling for which no counter was asked."""
     shown = Decision((answer, now, "", UNLIMITED, cost, True))
-    return Ruling((answer, now, "", UNLIMITED, cost, (shown,), *(() if source == "store" else (None, source))))
+    return ServiceRuling((answer, now, "", UNLIMITED, cost, (shown,), *(() if source == "store" else (None, source))))
 
 
 def is_free(charged: Verdict | Receipt) -> bool:
-    """Whether it is a ruling that passed without being charged, so that there is nothing to change."""
-    return isinstance(charged, Ruling) and charged.allowed and charged.receipt is None
+    """Return whether a ruling passed without a charge, so that there is nothing to amend."""
+    return isinstance(charged, ServiceRuling) and charged.allowed and charged.receipt is None
 
 
 def holds(charged: Verdict | Receipt) -> bool:
-    """Whether a place came with it. What is no ruling is left to the limiter to complain about."""
-    if isinstance(charged, Ruling):
+    """Return whether a ruling came with a place. Other values are for the limiter to check."""
+    if isinstance(charged, ServiceRuling):
         receipt = charged.receipt
         return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
     return True
 
 
-# ---------------------------------------------------------------- plan
+# ---------------------------------------------------------------- requests
 
 
 ERRORS: Mapping[str, type[InvalidInput]] = {
@@ -175,21 +165,18 @@ FORBIDDEN = (401, 403)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-# ---------------------------------------------------------------- questions
-
-
-def question_of(op: Op) -> Question:
-    """What to ask for an operation."""
+def request_of(op: Op) -> ApiRequest:
+    """Return the API request for an operation."""
     if isinstance(op, Acquire):
         return _acquire(op)
     if isinstance(op, Amend):
         return _amend(op)
     if isinstance(op, Grant):
         raise InvalidRequest("a partial grant: the HTTP API of a service has none (expected an acquire)")
-    return question(b"/v1/reset", {"key": op.key, "quota": str(op.quota)}, safe=True)
+    return request(b"/v1/reset", {"key": op.key, "quota": str(op.quota)}, safe=True)
 
 
-def _acquire(op: Acquire) -> Question:
+def _acquire(op: Acquire) -> ApiRequest:
     key = op.asks[0].key
     if any(ask.advisory or ask.key != key for ask in op.asks):
         raise InvalidRequest(
@@ -197,40 +184,41 @@ def _acquire(op: Acquire) -> Question:
         )
     cost = max(ask.cost for ask in op.asks)
     quotas = [str(ask.quota) for ask in op.asks]
-    asked: dict[str, object] = {"key": key, "quota": quotas, "cost": cost, "decisions": True}
+    body: dict[str, object] = {"key": key, "quota": quotas, "cost": cost, "decisions": True}
     if op.dry:
-        return question(b"/v1/peek", asked, safe=True)
+        return request(b"/v1/peek", body, safe=True)
     if op.id is not None:
-        asked["id"] = id_text(op.id)
-    return question(b"/v1/acquire", asked | {"receipt": True}, safe=op.id is not None)
+        body["id"] = id_text(op.id)
+    return request(b"/v1/acquire", body | {"receipt": True}, safe=op.id is not None)
 
 
-def _amend(op: Amend) -> Question:
+def _amend(op: Amend) -> ApiRequest:
     receipt = op.receipt
     if not isinstance(receipt, TokenReceipt) or op.verb == "report":
         raise InvalidReceipt(f"{op.verb}: not a receipt of a service (expected one that this client handed out)")
-    asked: dict[str, object] = {"receipt": receipt.token}
+    body: dict[str, object] = {"receipt": receipt.token}
     if op.units is not None:
-        asked["units"] = op.units
+        body["units"] = op.units
     safe = op.verb != "refund" or receipt.record is not None
-    return question(b"/v1/" + op.verb.encode(), asked, safe=safe)
+    return request(b"/v1/" + op.verb.encode(), body, safe=safe)
 
 
-def check(descriptor: Mapping[str, object], cost: int, request_id: bytes | None) -> dict[str, object]:
-    """A request by rules."""
-    asked: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True, "decisions": True}
-    return asked if request_id is None else asked | {"id": id_text(request_id)}
+def check_body(descriptor: Mapping[str, object], cost: int, request_id: bytes | None) -> dict[str, object]:
+    """Return the body of a check by rules."""
+    body: dict[str, object] = {"descriptor": dict(descriptor), "cost": cost, "receipt": True, "decisions": True}
+    return body if request_id is None else body | {"id": id_text(request_id)}
 
 
-def question(path: bytes, asked: object, *, safe: bool) -> Question:
+def request(path: bytes, body: object, *, safe: bool) -> ApiRequest:
+    """Return a POST of `body`."""
     try:
-        return Question(path, _encode(asked).encode(), safe)
+        return ApiRequest(path, _encode(body).encode(), safe)
     except (TypeError, ValueError):
         raise InvalidRequest("descriptor: expected texts, whole numbers, true, false or None as values") from None
 
 
 def id_text(request_id: bytes) -> str:
-    """An id as JSON can carry it: bytes that are no text are spelled out."""
+    """Return an id as JSON can carry it: bytes that are no text go as base64."""
     try:
         return request_id.decode()
     except UnicodeDecodeError:
@@ -240,24 +228,21 @@ def id_text(request_id: bytes) -> str:
 # ---------------------------------------------------------------- outcomes
 
 
-def outcome(op: Op, reply: Reply, now: Micros, place: str) -> Outcome:
-    """What a reply means for the operation that was asked about. What is the caller's fault is raised."""
+def outcome(op: Op, reply: ApiReply, now: Micros, place: str) -> Outcome:
+    """Return the outcome of `op` by the reply to its request. Errors of the caller are raised."""
     told = body_of(reply, place)
     if isinstance(told, Failed):
         return told
     try:
         return _outcome(op, told, now)
     except (KeyError, TypeError, ValueError):
-        return senseless(place)
+        return unparsable(place)
 
 
 def _outcome(op: Op, told: Mapping[str, Any], now: Micros) -> Outcome:
     if isinstance(op, Acquire):
         decisions = tuple(
-            [
-                _decision(one, now, ask.key, ask.quota, ask.cost)
-                for one, ask in zip(told["decisions"], op.asks, strict=True)
-            ]
+            [_decision(one, now, ask.key, ask.quota) for one, ask in zip(told["decisions"], op.asks, strict=True)]
         )
         token, source = told.get("receipt", ""), told["source"]
         verdict: Verdict = verdict_of(decisions, token=token, remembered=op.id is not None, source=source)
@@ -272,7 +257,7 @@ def _outcome(op: Op, told: Mapping[str, Any], now: Micros) -> Outcome:
     return Amended(each if len(each) == len(charges) else (0,) * len(charges))
 
 
-def _decision(one: Mapping[str, Any], now: Micros, key: Key, quota: Quota, cost: int) -> Decision:
+def _decision(one: Mapping[str, Any], now: Micros, key: Key, quota: Quota) -> Decision:
     answer = (
         one["allowed"] is True,
         int(one["remaining"]),
@@ -282,15 +267,15 @@ def _decision(one: Mapping[str, Any], now: Micros, key: Key, quota: Quota, cost:
         _micros(one["delay"]),
         0 if one["charged"] else NOT_CHARGED,
     )
-    return Decision((answer, now, key, quota, cost, one.get("advisory") is True))
+    return Decision((answer, now, key, quota, int(one["cost"]), one.get("advisory") is True))
 
 
-def ruling(told: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool) -> Ruling:
-    """What a service says of a request by its rules."""
-    each = tuple([_decision(one, now, "", quota(one["quota"]), int(one["cost"])) for one in told["decisions"]])
+def ruling(told: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool) -> ServiceRuling:
+    """Return the ruling that a body of the API describes."""
+    each = tuple([_decision(one, now, "", quota(one["quota"])) for one in told["decisions"]])
     source, token = told["source"], told.get("receipt", "")
     if each:
-        made: Ruling = verdict_of(each, token=token, remembered=remembered, source=source, kind=Ruling)
+        made: ServiceRuling = verdict_of(each, token=token, remembered=remembered, source=source, kind=ServiceRuling)
     else:
         waits = _micros(told["retry_after"]), _micros(told["reset_after"])
         remaining = 0 if not told["allowed"] else bare((True, 2**32, 0, 0, 0, 0, NOT_CHARGED), cost, now).remaining
@@ -304,7 +289,7 @@ def ruling(told: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool)
 
 
 def explanation(told: Mapping[str, Any]) -> Explanation:
-    """What a service says of its rules."""
+    """Return the explanation that a body of the API describes."""
     rules = [
         Explained(
             one["rule"],
@@ -327,7 +312,7 @@ def _inspection(told: Mapping[str, Any]) -> Inspection:
 
 
 quota = lru_cache(4_096)(Quota.parse)
-"""A quota that a service speaks of."""
+"""Parse a quota of a body; each text once."""
 
 
 def _micros(seconds: float) -> Micros:
@@ -337,22 +322,22 @@ def _micros(seconds: float) -> Micros:
 # ---------------------------------------------------------------- problems
 
 
-def body_of(reply: Reply, place: str) -> dict[str, Any] | Failed:
-    """The JSON of a reply, or why there is none. What is the caller's fault is raised."""
+def body_of(reply: ApiReply, place: str) -> dict[str, Any] | Failed:
+    """Return the JSON of a reply, or why there is none. Errors of the caller are raised."""
     try:
         told = json.loads(reply.body)
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        return senseless(place) if reply.status == 200 else _failed(f"status {reply.status}", place)
+        return unparsable(place) if reply.status == 200 else _failed(f"status {reply.status}", place)
     return told if reply.status == 200 else problem(told, reply.status, place)
 
 
 def problem(told: Mapping[str, Any], status: int, place: str) -> Failed:
-    """What a service could not answer. What is the caller's fault is raised."""
+    """Return the failure that problem details describe. Errors of the caller are raised."""
     code, detail = str(told.get("code", "")), str(told.get("detail", f"status {status}"))
     if status in FORBIDDEN:
-        return _failed("it does not know our token (expected another one)", place, transient=False)
+        return _failed("the token is not accepted (expected another one)", place, transient=False)
     if code in ERRORS or status in (400, 413, 422):
         _raise(code, detail)
     charged = "no" if told.get("charged") == "no" or 400 <= status < 500 else "unknown"
@@ -363,8 +348,8 @@ def _raise(code: str, detail: str) -> NoReturn:
     raise ERRORS.get(code, InvalidRequest)(detail)
 
 
-def senseless(place: str) -> Failed:
-    return _failed("a reply that means nothing", place)
+def unparsable(place: str) -> Failed:
+    return _failed("unparsable reply", place)
 
 
 def _failed(why: str, place: str, *, transient: bool = True, charged: Any = None) -> Failed:

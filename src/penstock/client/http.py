@@ -1,7 +1,7 @@
-"""From bytes to replies: the client's half of HTTP/1.1, without I/O.
+"""The client's half of HTTP/1.1 without I/O: requests, replies read from bytes, and what replies say about a service.
 
-Replies come in the order of the requests. One that is malformed, too large or without a length ends the connection: who
-cannot tell where a reply ends cannot tell whose the next one is.
+Replies come in the order of the requests. A reply that is malformed, too large or without a length ends the connection,
+because the next reply could not be told from it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BODILESS = (204, 304)
 
 
 class BadReply(Exception):
-    """What came is not HTTP, or more than a service says."""
+    """The bytes are not HTTP/1.1, or more than a service sends."""
 
 
-class Reply(NamedTuple):
+class ApiReply(NamedTuple):
     """One reply; names of headers are in lower case."""
 
     status: int
@@ -36,19 +36,19 @@ class Reply(NamedTuple):
 
 
 class Replies:
-    """Collects bytes until they are replies. `last` is true once the peer said that no more will follow."""
+    """Collects bytes until they are replies. `last` is true once the peer announced that it sends no more."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._head: tuple[int, dict[str, str]] | None = None
-        self._length: int | None = None  # of a body that says so; None: it comes in chunks
+        self._length: int | None = None  # None: the body comes in chunks
         self._chunks = bytearray()
         self.last = False
 
-    def feed(self, data: bytes) -> list[Reply]:
-        """The replies that `data` completes."""
+    def feed(self, data: bytes) -> list[ApiReply]:
+        """Return the replies that `data` completes."""
         self._bytes += data
-        found: list[Reply] = []
+        found: list[ApiReply] = []
         while not self.last:
             if self._head is None and not self._read_head():
                 break
@@ -57,8 +57,8 @@ class Replies:
                 break
             status, headers = self._head
             self._head = None
-            if status >= 200:  # what comes before is not the reply yet
-                found.append(Reply(status, headers, body))
+            if status >= 200:  # others are informational: the reply follows
+                found.append(ApiReply(status, headers, body))
                 self.last = headers.get("connection", "").lower() == "close"
         return found
 
@@ -92,7 +92,7 @@ class Replies:
         return body
 
     def _read_chunks(self) -> bytes | None:
-        """The body, once its last chunk is there."""
+        """Return the body, once its last chunk is there."""
         while True:
             end = self._bytes.find(b"\r\n", 0, MAX_SIZE_LINE)
             if end < 0:
@@ -115,7 +115,7 @@ class Replies:
 
 
 def _length(status: int, headers: dict[str, str]) -> int | None:
-    """How long the body is; None if that will be seen."""
+    """Return the length of the body; None if it comes in chunks."""
     if status < 200 or status in BODILESS:
         return 0
     if "transfer-encoding" in headers:
@@ -137,10 +137,7 @@ def _chunk_size(line: bytes) -> int:
     return int(digits, 16)
 
 
-# ---------------------------------------------------------------- exchange
-
-
-# What is asked of a service, what may come back, and what that says of the service: shared by both kinds of links.
+# ---------------------------------------------------------------- calls
 
 
 DEFAULT_TIMEOUT = 0.25
@@ -152,10 +149,11 @@ UNWELL = (500, 502, 504)
 log = logging.getLogger("penstock.client")
 
 
-class Question(NamedTuple):
+class ApiRequest(NamedTuple):
     """One request.
 
-    - `safe`: asking twice does no more than asking once, so a lost answer may be asked for again.
+    - `body`: JSON to POST; None to GET.
+    - `safe`: the request may be repeated if its reply is lost, because the second time changes nothing.
     """
 
     path: bytes
@@ -164,27 +162,27 @@ class Question(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """No reply came. `ended`: because the connection did, so that another one may do better."""
+    """The outcome of a request without a reply. `ended`: the connection ended, so another one may do better."""
 
     why: str
     charged: Literal["no", "unknown"]
     ended: bool = False
 
 
-Heard: TypeAlias = Reply | Lost
+ReplyOrLost: TypeAlias = ApiReply | Lost
 
 
-def to_repeat(questions: Sequence[Question], heard: Sequence[Heard]) -> list[int]:
-    """Which questions to ask once more: their connection ended, and they were not taken or may be asked twice."""
+def to_retry(requests: Sequence[ApiRequest], replies: Sequence[ReplyOrLost]) -> list[int]:
+    """Return the positions to send again: their connection ended, and they were not taken or may be repeated."""
     return [
         position
-        for position, (question, one) in enumerate(zip(questions, heard, strict=True))
-        if isinstance(one, Lost) and one.ended and (one.charged == "no" or question.safe)
+        for position, (request, reply) in enumerate(zip(requests, replies, strict=True))
+        if isinstance(reply, Lost) and reply.ended and (reply.charged == "no" or request.safe)
     ]
 
 
 class ServiceGuard(Guard):
-    """Watches over the calls to a service, and says how long they may take."""
+    """Watches the calls to one service, and limits how long they may take."""
 
     def __init__(self, place: str, timeout: float, hook: Hook) -> None:
         self.timeout = check_timeout(timeout)
@@ -197,14 +195,12 @@ class ServiceGuard(Guard):
             return None
         return Lost(f"not asked, because of {self.breaker.why}", "no")
 
-    def heard(self, heard: Sequence[Heard], began: float, now: float) -> None:
-        """Record the replies to calls that were sent together."""
-        lost = next((one.why for one in heard if isinstance(one, Lost)), None)
-        unwell = next(
-            (f"status {one.status}" for one in heard if isinstance(one, Reply) and one.status in UNWELL), None
-        )
+    def record(self, replies: Sequence[ReplyOrLost], began: float, now: float) -> None:
+        """Record the replies to requests that were sent together."""
+        lost = [one.why for one in replies if isinstance(one, Lost)]
+        unwell = [f"status {one.status}" for one in replies if isinstance(one, ApiReply) and one.status in UNWELL]
         if lost or unwell:
-            self.failed(began, now, lost or unwell or "")
+            self.failed(began, now, (lost + unwell)[0])
         else:
             self.succeeded(began, now)
 

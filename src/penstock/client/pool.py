@@ -1,7 +1,7 @@
-"""Connections for blocking callers: a caller has one to itself while it asks, and leaves it to the next.
+"""Connections for blocking callers: a caller has one to itself for a call, then returns it to the pool.
 
-Questions that belong together are written together, and their replies read in one go. Who gives up closes the
-connection, so that nobody else gets a reply that was not meant for him.
+Requests of one call are written together, and their replies are read in one go. A call that is given up closes its
+connection, so that a later call cannot read its replies.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from penstock.client.address import Address
-from penstock.client.http import BadReply, Heard, Lost, Replies, Reply
+from penstock.client.http import ApiReply, BadReply, Lost, Replies, ReplyOrLost
 from penstock.clock import monotonic
 
 AT_ONCE = 64
-"""How many questions are written before replies are read: a service that is not read from stops reading."""
+"""How many requests are written before replies are read: a service whose replies are not read stops reading."""
 
 READ = 65_536
 IDLE = 32
-"""How many connections are kept that nobody uses."""
+"""How many unused connections are kept."""
 
 MOMENT = 1e-4
 
 
-class _Link:
+class _Connection:
     """One connection."""
 
     def __init__(self, address: Address, until: float) -> None:
@@ -50,19 +50,19 @@ class _Link:
             plain.close()
             raise
 
-    def exchange(self, requests: Sequence[bytes], until: float) -> list[Heard]:
-        """The replies; what is missing was lost, and then the connection is closed."""
-        heard: list[Reply] = []
+    def exchange(self, requests: Sequence[bytes], until: float) -> list[ReplyOrLost]:
+        """Return the replies. If any is lost, the connection is closed."""
+        replies: list[ApiReply] = []
         sent, why = 0, ""
         try:
-            while len(heard) < len(requests):
+            while len(replies) < len(requests):
                 some = requests[sent : sent + AT_ONCE]
                 sent += len(some)
                 self._socket.settimeout(_left(until))
                 self._socket.sendall(b"".join(some))
-                while len(heard) < sent:
-                    heard += self._read(until)
-            return [*heard]
+                while len(replies) < sent:
+                    replies += self._read(until)
+            return [*replies]
         except TimeoutError:
             why, ended = "no answer in time", False
         except (OSError, BadReply) as error:
@@ -71,11 +71,11 @@ class _Link:
             self.close()
             raise
         self.close()
-        taken = sent if not self._replies.last else len(heard)  # a peer that said it is the last took no more
-        lost = [Lost(why, "unknown" if n < taken else "no", ended) for n in range(len(heard), len(requests))]
-        return [*heard, *lost]
+        taken = sent if not self._replies.last else len(replies)  # a peer takes no request after its last reply
+        lost = [Lost(why, "unknown" if n < taken else "no", ended) for n in range(len(replies), len(requests))]
+        return [*replies, *lost]
 
-    def _read(self, until: float) -> list[Reply]:
+    def _read(self, until: float) -> list[ApiReply]:
         if self._replies.last:
             raise ConnectionError("the service has closed the connection")
         self._socket.settimeout(_left(until))
@@ -86,7 +86,7 @@ class _Link:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be asked: nothing may come from a service that owes nothing, but the end."""
+        """Whether it can be used again: between calls nothing is readable but the end of a connection."""
         if self._replies.last or self._socket.fileno() < 0:
             return False
         poll = select.poll()
@@ -98,41 +98,41 @@ class _Link:
             self._socket.close()
 
 
-class Links:
+class ConnectionPool:
     """The connections of one client, for all its threads. A forked child has its own."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._idle: list[_Link] = []  # append and pop are atomic
+        self._idle: list[_Connection] = []  # append and pop are atomic
         self._closed = False
         _alive.add(self)
 
-    def exchange(self, requests: Sequence[bytes], until: float, *, fresh: bool = False) -> list[Heard]:
-        """What becomes of `requests`, one for each, until that instant of `monotonic`."""
-        link = None if fresh else self._reused()
-        if link is None:
+    def exchange(self, requests: Sequence[bytes], until: float, *, fresh: bool = False) -> list[ReplyOrLost]:
+        """Return a reply to each request, at `until` of `monotonic` at the latest; with `fresh` by a new connection."""
+        connection = None if fresh else self._reused()
+        if connection is None:
             try:
-                link = _Link(self._address, until)
+                connection = _Connection(self._address, until)
             except TimeoutError:
                 return [Lost("cannot be reached in time", "no")] * len(requests)
             except OSError as error:
                 return [Lost(f"cannot be reached: {_named(error)}", "no")] * len(requests)
-        heard = link.exchange(requests, until)
-        if self._closed or len(self._idle) >= IDLE or not link.usable:
-            link.close()
+        replies = connection.exchange(requests, until)
+        if self._closed or len(self._idle) >= IDLE or not connection.usable:
+            connection.close()
         else:
-            self._idle.append(link)
-        return heard
+            self._idle.append(connection)
+        return replies
 
-    def _reused(self) -> _Link | None:
+    def _reused(self) -> _Connection | None:
         while self._idle:
             try:
-                link = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # another thread was faster
                 return None
-            if link.usable:
-                return link
-            link.close()
+            if connection.usable:
+                return connection
+            connection.close()
         return None
 
     def close(self) -> None:
@@ -143,8 +143,8 @@ class Links:
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""
-        for link in self._idle:
-            link.close()
+        for connection in self._idle:
+            connection.close()
         self._idle = []
 
 
@@ -153,16 +153,16 @@ def _left(until: float) -> float:
 
 
 def _named(error: Exception) -> str:
-    """What happened, without what a peer may have said."""
+    """Return the kind of an error, without text that a peer may have sent."""
     return str(error) if isinstance(error, BadReply) else getattr(error, "strerror", None) or str(error)
 
 
-_alive: WeakSet[Links] = WeakSet()
+_alive: WeakSet[ConnectionPool] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for links in list(_alive):
-        links.forget()
+    for pool in list(_alive):
+        pool.forget()
 
 
 if hasattr(os, "register_at_fork"):

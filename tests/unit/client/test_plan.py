@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Quota
-from penstock.client.codec import TokenVerdict, id_text, outcome, question_of, ruling
-from penstock.client.http import Lost, Question, Reply, to_repeat
+from penstock.client.codec import TokenVerdict, id_text, outcome, request_of, ruling
+from penstock.client.http import ApiReply, ApiRequest, Lost, to_retry
 from penstock.errors import CostExceedsLimit, InvalidInput, InvalidReceipt, InvalidRequest
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, Grant, Op, Reset, Verdict
 
@@ -46,12 +46,12 @@ ANSWER = {
 
 
 def _asked(op: Op) -> tuple[bytes, Any, bool]:
-    path, body, safe = question_of(op)
+    path, body, safe = request_of(op)
     return path, json.loads(body or b""), safe
 
 
 def _read(op: Op, told: object, status: int = 200) -> Any:
-    return outcome(op, Reply(status, {}, json.dumps(told).encode()), NOW, "here:1")
+    return outcome(op, ApiReply(status, {}, json.dumps(told).encode()), NOW, "here:1")
 
 
 def _charged(op: Acquire) -> TokenVerdict:
@@ -99,19 +99,19 @@ def test_ids_of_any_bytes_are_carried() -> None:
 @pytest.mark.parametrize("asks", [(Ask("a", MINUTE), Ask("b", MINUTE)), (Ask("a", MINUTE, advisory=True),)])
 def test_what_rules_are_for_is_not_asked_by_quota(asks: tuple[Ask, ...]) -> None:
     with pytest.raises(InvalidRequest, match="a service decides these by rules of its own"):
-        question_of(Acquire(asks))
+        request_of(Acquire(asks))
 
 
 def test_a_partial_grant_is_refused_because_the_api_has_none() -> None:
     with pytest.raises(InvalidRequest, match="a partial grant: the HTTP API of a service has none"):
-        question_of(Grant("a", MINUTE, 1, 2))
+        request_of(Grant("a", MINUTE, 1, 2))
 
 
 def test_a_receipt_of_somebody_else_is_refused() -> None:
     verdict = Verdict((((True, 1, 0, 0, 0, 0, 7)), NOW, "a", MINUTE, 1, ()))
     assert verdict.receipt is not None
     with pytest.raises(InvalidReceipt, match="refund: not a receipt of a service"):
-        question_of(Amend(verdict.receipt, "refund"))
+        request_of(Amend(verdict.receipt, "refund"))
 
 
 def test_a_verdict_reads_as_the_library_s_own() -> None:
@@ -194,8 +194,8 @@ def test_a_ruling_without_counters_has_no_decisions() -> None:
 
 
 def test_only_what_does_no_harm_is_asked_again() -> None:
-    asked = [Question(b"/a", b"", False), Question(b"/b", b"", True)]
-    assert to_repeat(asked, [Lost("gone", "unknown", ended=True)] * 2) == [1]
-    assert to_repeat(asked, [Lost("gone", "no", ended=True)] * 2) == [0, 1]
-    assert to_repeat(asked, [Lost("late", "unknown")] * 2) == []
-    assert to_repeat(asked, [Reply(500, {}, b"")] * 2) == []
+    asked = [ApiRequest(b"/a", b"", False), ApiRequest(b"/b", b"", True)]
+    assert to_retry(asked, [Lost("gone", "unknown", ended=True)] * 2) == [1]
+    assert to_retry(asked, [Lost("gone", "no", ended=True)] * 2) == [0, 1]
+    assert to_retry(asked, [Lost("late", "unknown")] * 2) == []
+    assert to_retry(asked, [ApiReply(500, {}, b"")] * 2) == []

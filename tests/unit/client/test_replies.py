@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.http import MAX_BODY, MAX_HEAD, BadReply, Replies, Reply
+from penstock.client.http import MAX_BODY, MAX_HEAD, ApiReply, BadReply, Replies
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Name:  value \r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n"
@@ -13,7 +13,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\nabc\r\
 def test_a_reply_is_read_once_it_is_whole() -> None:
     replies = Replies()
     assert replies.feed(PLAIN[:-1]) == []
-    assert replies.feed(PLAIN[-1:]) == [Reply(200, {"content-length": "2", "x-name": "value"}, b"hi")]
+    assert replies.feed(PLAIN[-1:]) == [ApiReply(200, {"content-length": "2", "x-name": "value"}, b"hi")]
 
 
 def test_replies_that_come_together_are_told_apart() -> None:
