@@ -108,7 +108,7 @@ def test_peek_charges_nothing_by_rules_or_by_quota() -> None:
 def test_reset_forgets() -> None:
     assert _run("check", "path=/search", "ip=192.0.2.4", "--cost", "2").exit_code == 0
     assert _run("peek", "path=/search", "ip=192.0.2.4").exit_code == 3
-    assert _run("reset", "path=/search", "ip=192.0.2.4").stdout == "forgotten\n"
+    assert _run("reset", "path=/search", "ip=192.0.2.4").stdout == "reset\n"
     assert _run("peek", "path=/search", "ip=192.0.2.4").exit_code == 0
     assert _json("reset", "--key", "a", "--quota", "5/hour") == {"reset": True}
 

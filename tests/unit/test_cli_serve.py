@@ -1,19 +1,14 @@
-"""`penstock serve`: what it says before it serves, and what its view shows."""
+"""`penstock serve`: its flags, faults and messages before it serves."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.cli.figures import Figures, Looks, RuleRates, labels_of
 from penstock.cli.serve import _command, curl
-from penstock.cli.view import drawn
-from penstock.observability import series
-from penstock.observability.tally import Snapshot
 from penstock.service.settings import SETTINGS, ListenAddress, Settings, load
 
 TOKEN = "x" * 20
@@ -92,77 +87,3 @@ def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
 )
 def test_the_line_to_try_it_with(settings: Settings, address: ListenAddress, line: str) -> None:
     assert curl(settings, address).startswith(line)
-
-
-# ---------------------------------------------------------------- the view
-
-
-def _snapshot(allowed: int, refused: int, calls: list[int], **now: dict[str, float]) -> Snapshot:
-    decisions = {
-        series.DECISIONS.labelled('a "b"', "gcra", "store", "allowed", ""): allowed,
-        series.DECISIONS.labelled("-", "-", "store", "refused", "shed"): refused,
-    }
-    totals = {
-        series.DECISIONS.name: {labels: float(value) for labels, value in decisions.items()},
-        series.REQUESTS.name: {series.REQUESTS.labelled("/v1/check", "200"): float(allowed + refused)},
-    }
-    counts = [*calls, *[0] * (len(series.LATENCIES) + 2 - len(calls))]
-    histograms = {series.REQUEST_SECONDS.name: {series.REQUEST_SECONDS.labelled("/v1/check"): counts}}
-    return Snapshot("1", totals, {getattr(series, name).name: values for name, values in now.items()}, histograms)
-
-
-def test_rates_are_what_was_counted_since_the_last_look_over_all_workers() -> None:
-    looks = Looks()
-    looks.look([_snapshot(100, 50, [10, 10]), _snapshot(1, 1, [0])], now=10.0)
-    figures = looks.look([_snapshot(300, 60, [10, 110]), _snapshot(1, 1, [0])], now=12.0)
-    assert (figures.requests, figures.allowed, figures.refused) == (105.0, 100.0, 5.0)
-    assert figures.rules == (RuleRates('a "b"', 100.0, 0.0), RuleRates("no rule", 0.0, 5.0))
-    assert figures.p50 == pytest.approx(0.075), "all in the bucket from 50 to 100 microseconds"
-    assert figures.p99 == pytest.approx(0.0995)
-
-
-def test_where_nothing_happened_there_is_nothing_to_tell() -> None:
-    looks = Looks()
-    snapshot = _snapshot(5, 5, [3])
-    looks.look([snapshot], now=1.0)
-    figures = looks.look([snapshot], now=2.0)
-    assert (figures.requests, figures.rules, figures.p50, figures.degraded) == (0.0, (), None, ())
-
-
-def test_what_is_slower_than_every_bucket_is_as_slow_as_the_last() -> None:
-    beyond = [0] * len(series.LATENCIES) + [7]
-    assert Looks().look([_snapshot(0, 0, beyond)], now=1.0).p99 == 1_000.0
-
-
-def test_degraded_is_what_a_worker_says_of_its_store_and_rules() -> None:
-    snapshot = _snapshot(
-        *(0, 0, [0]),
-        BREAKERS={series.BREAKERS.labelled("db:6379", "open"): 1, series.BREAKERS.labelled("db:6380", "closed"): 1},
-        RULES_STALE={"": 12.0},
-        CONNECTIONS={"": 3},
-        WORKERS={"": 1},
-    )
-    figures = Looks().look([snapshot, snapshot], now=1.0)
-    assert figures.degraded == ("store db:6379: breaker open", "the file of rules has not been usable for 12 s")
-    assert (figures.connections, figures.workers) == (6, 2)
-
-
-def test_labels_are_read_as_they_are_spelt() -> None:
-    assert labels_of(series.DECISIONS.labelled('a"\\b', "", "x", "y", "z"))["rule"] == 'a"\\b'
-
-
-def _text(figures: Figures) -> str:
-    console = Console(width=120, force_terminal=False)
-    with console.capture() as capture:
-        console.print(drawn(figures))
-    return capture.get()
-
-
-def test_the_view_shows_the_busiest_rules_and_says_how_many_there_are_besides() -> None:
-    rules = tuple(RuleRates(f"[red]{number}", 100.0 - number, 1.0) for number in range(10))
-    text = _text(Figures(1234.0, 955.0, 10.0, 0.25, None, rules, 3, 2, ("store: gone",)))
-    first, *rest = text.splitlines()
-    assert first.startswith("1,234 requests/s   955 allowed/s   10 refused/s   p50 0.25 ms   p99 -   3 connections   2")
-    assert rest[0].rstrip() == "degraded: store: gone"
-    assert rest[2].split() == ["[red]0", "100", "1"]
-    assert rest[-1].strip() == "and 2 more"

@@ -1,7 +1,7 @@
-"""The command `penstock`: one file per command, and an app that gathers them.
+"""The command line `penstock`.
 
-Exit codes are the same everywhere: 0, all is well; 1, what was looked at has faults; 2, the command was not understood;
-3, the request is refused; 4, the service or the store could not answer.
+All commands share their exit codes: 0, success; 1, faults were found; 2, wrong usage; 3, the request is refused; 4, the
+service or the store is unavailable.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 
 
 def main() -> None:
-    """Where the command starts."""
+    """Run the command line."""
     if sys.argv[1:2] == ["serve"]:
-        # A reload that comes before there is something to reload would end it: it waits until a handler is there.
+        # A SIGHUP before its handler is installed would end the process, so it is blocked until then.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from penstock.cli.app import app

@@ -1,4 +1,4 @@
-"""The app that the entry point `penstock` runs."""
+"""The Typer app behind the entry point `penstock`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`penstock doctor`: look at everything that a service rests on, and say what to do about what is found.
+"""`penstock doctor`: check everything that a service depends on, and name a remedy for each finding.
 
     penstock doctor [--config FILE] [--store URL] [--rules FILE] [--secret FILE]... [--url URL] [--json]
 
-It changes nothing. It ends with 0 if nothing is wrong, 1 if there is a problem; notes and warnings alone end with 0.
+It changes nothing. It exits with 1 if there is a problem; notes and warnings alone exit with 0.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ STYLES: dict[Level, str] = {"fine": "green", "note": "cyan", "warning": "yellow"
 @with_target
 def doctor(
     target: Target,
-    config: Annotated[Path | None, typer.Option(help="The settings of the service; also PENSTOCK_CONFIG.")] = None,
-    store: Annotated[str | None, typer.Option(help="The store, if not that of the settings.", metavar="URL")] = None,
-    rules: Annotated[Path | None, typer.Option(help="The file of rules, if not that of the settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The TOML file of the service's settings; also PENSTOCK_CONFIG.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The store, instead of that of the settings.", metavar="URL")
+    ] = None,
+    rules: Annotated[Path | None, typer.Option(help="The rules file, instead of that of the settings.")] = None,
     secret: Annotated[
-        list[Path] | None, typer.Option(help="A file that nobody else may read. May be repeated.")
+        list[Path] | None, typer.Option(help="A file that other users must not read. May be repeated.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at store, clock, rules, packages, files and service, and say what to do. Exits with 1 if there is a problem.
+    """Check store, clock, rules, packages, files and service. Exits with 1 if there is a problem.
 
-    What is looked at follows from the settings that `penstock serve` would have here: the same variables, the same
-    file.
+    The checks follow from the settings that `penstock serve` would have here: the same variables, the same file.
     """
-    logging.getLogger("penstock").addHandler(logging.NullHandler())  # what it would say is among the findings
+    logging.getLogger("penstock").addHandler(logging.NullHandler())  # its warnings are among the findings
     try:
         settings = load({"store": store, "rules": rules and str(rules)}, os.environ, config)
     except InvalidOption as error:
@@ -60,7 +63,7 @@ def doctor(
 
 
 def _files(settings: Settings, named: list[Path | None]) -> tuple[list[Path], list[Path]]:
-    """Those that nobody else may change, and those that nobody else may read."""
+    """Return the files that other users must not change, and those that they must not read."""
     secrets = [settings.tls_key, settings.keys, *named]
     return [settings.rules] if settings.rules.exists() else [], [path for path in secrets if path is not None]
 

@@ -1,4 +1,4 @@
-"""How `penstock doctor` gets at the facts: it asks servers, reads files and looks at packages, and changes nothing."""
+"""The facts of `penstock doctor`: it queries servers and reads files and packages. It changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = ("redis", "hiredis", "pydantic", "PyYAML", "httptools", "msgspec", "u
 
 
 def packages() -> list[Finding]:
-    """Those that Penstock uses if they are there."""
+    """Check the packages that Penstock uses."""
     installed = {name: _installed(name) for name in ("penstock", *PACKAGES)}
     installed["penstock"] = installed["penstock"] or "not installed as a package"
     python = {"python": platform.python_version()}
@@ -40,7 +40,7 @@ def _installed(name: str) -> str | None:
 
 
 def _required() -> dict[str, str]:
-    """The oldest versions that will do, as Penstock's own package says."""
+    """Return the oldest supported versions, from the metadata of Penstock's package."""
     try:
         lines = metadata.requires("penstock") or []
     except metadata.PackageNotFoundError:
@@ -50,7 +50,7 @@ def _required() -> dict[str, str]:
 
 
 def rules(file: Path) -> list[Finding]:
-    """A file of rules: each fault is a finding."""
+    """Check a rules file: each fault is a finding."""
     about = f"rules {file.name}"
     try:
         read = parse(content(file), file.name)
@@ -60,33 +60,33 @@ def rules(file: Path) -> list[Finding]:
 
 
 def files(paths: Sequence[Path], secrets: Sequence[Path]) -> list[Finding]:
-    """Who may read and change them."""
+    """Check the modes of files."""
     found: list[Finding] = []
     owned: list[Owned] = []
     for path in [*paths, *secrets]:
         try:
             owned.append(Owned(str(path), path.stat().st_mode, path in secrets))
         except OSError as error:
-            found.append(Finding(f"file {path}", "problem", str(error.strerror), "name a file that is there"))
+            found.append(Finding(f"file {path}", "problem", str(error.strerror), "name an existing file"))
     return found + of_files(owned)
 
 
-def service(asked: ServiceCalls, *, expected: bool) -> list[Finding]:
-    """A running service; one that was not `expected` may be missing."""
-    about = f"service {asked.address.place}"
-    heard = asked.ask([ApiRequest(b"/readyz", None, True)])[0]
+def service(target: ServiceCalls, *, expected: bool) -> list[Finding]:
+    """Check a running service. Unless it is `expected`, it may be absent."""
+    about = f"service {target.address.place}"
+    heard = target.ask([ApiRequest(b"/readyz", None, True)])[0]
     if isinstance(heard, Lost):
         level: Any = "problem" if expected else "note"
-        return [Finding(about, level, heard.why, "start it: penstock serve; or name another: --url")]
+        return [Finding(about, level, heard.why, "start it: penstock serve; or name another one: --url")]
     try:
-        told = json.loads(heard.body)
+        status = json.loads(heard.body)
     except ValueError:
-        told = None
-    return of_service(asked.address.place, heard.status, told if isinstance(told, dict) else {})
+        status = None
+    return of_service(target.address.place, heard.status, status if isinstance(status, dict) else {})
 
 
 def store(url: str) -> list[Finding]:
-    """The store: whether it decides, and what each of its servers says of itself."""
+    """Check whether the store decides, and each of its servers."""
     if url.startswith("memory:"):
         says = "counters are in the process: a restart forgets them, and each process has its own"
         return [Finding("store memory", "note", says, "name a Redis: --store redis://HOST:6379")]
@@ -102,7 +102,7 @@ def store(url: str) -> list[Finding]:
 
 
 def _decides(limiter: Limiter) -> list[Finding]:
-    """What keeps the store from deciding; the first attempt loads the script."""
+    """Return what keeps the store from deciding. A first failure is retried, because it may have loaded the script."""
     try:
         limiter.peek("penstock doctor", "1/second")
     except StoreError:
@@ -122,17 +122,17 @@ def _servers(store: Any) -> list[Finding]:
         wire = None
         try:
             wire = Wire(settings.kind, settings.connect, node, settings.connecting)
-            found += of_server(node.place, _asked(wire))
-        except Exception as error:  # redis-py raises what it likes
-            why = f"cannot be asked ({type(error).__name__})"
-            found.append(Finding(f"redis {node.place}", "problem", why, "see whether it runs, and its password"))
+            found += of_server(node.place, _answers(wire))
+        except Exception as error:  # redis-py raises errors of many types
+            why = f"does not answer ({type(error).__name__})"
+            found.append(Finding(f"redis {node.place}", "problem", why, "check that it runs, and its password"))
         finally:
             if wire is not None:
                 wire.close()
     return found
 
 
-def _asked(wire: Any) -> ServerAnswers:
+def _answers(wire: Any) -> ServerAnswers:
     from penstock.stores.redis.connection import packed
     from penstock.stores.redis.server_checks import QUESTIONS
 

@@ -1,9 +1,9 @@
-"""`penstock keys`: the counters behind a request.
+"""`penstock keys`: show the counters of a request.
 
-    penstock keys show path=/search ip=192.0.2.1 [--json]                            as a running service has them
-    penstock keys show user=alice --rules penstock.yaml --store redis://host         as a store has them, by a file
+    penstock keys show path=/search ip=192.0.2.1 [--json]                            from a running service
+    penstock keys show user=alice --rules penstock.yaml --store redis://host         from a store, by a rules file
 
-Charges nothing. Ends with 0, or 4 if the service or the store could not answer.
+Charges nothing. Exits with 0, or 4 if the service or the store is unavailable.
 """
 
 from __future__ import annotations
@@ -19,42 +19,40 @@ from penstock.cli.target import Target, with_target
 from penstock.errors import InvalidOption, InvalidRules, StoreError
 from penstock.model import Explanation, Inspection
 
-app = typer.Typer(help="Look at the counters behind requests.", no_args_is_help=True)
+app = typer.Typer(help="Show the counters of requests.", no_args_is_help=True)
 
 Rows = list[tuple[str, str, Inspection]]
 
 
 @app.callback()
 def keys() -> None:
-    """Look at the counters behind requests."""
+    """Show the counters of requests."""
 
 
 @with_target
 def show(
     target: Target,
     entries: Entries,
-    rules: Annotated[Path | None, typer.Option(help="A file of rules, to look at a store without a service.")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="The store to look at, such as redis://host.", metavar="URL")
-    ] = None,
+    rules: Annotated[Path | None, typer.Option(help="A rules file, to read a store without a service.")] = None,
+    store: Annotated[str | None, typer.Option(help="The store to read, such as redis://host.", metavar="URL")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show every counter that requests with these entries are charged to, per rule. Charges nothing."""
-    asked = descriptor(entries)
+    """Show each counter that a request with these entries is charged to, per rule. Charges nothing."""
+    entered = descriptor(entries)
     if (rules is None) != (store is None):
         raise typer.BadParameter("expected --rules and --store together, or neither")
     if rules is not None and store is not None:
-        explanation = _in_store(asked, rules, store)
+        explanation = _in_store(entered, rules, store)
     else:
         with target.client() as client:
-            explanation = client.explain(asked)
+            explanation = client.explain(entered)
     _say(explanation, as_json=as_json)
 
 
 app.command()(show)
 
 
-def _in_store(asked: dict[str, str], file: Path, url: str) -> Explanation:
+def _in_store(entered: dict[str, str], file: Path, url: str) -> Explanation:
     from penstock.enforcer import Enforcer
     from penstock.limiter import Limiter
     from penstock.rules.parser import content, parse
@@ -63,7 +61,7 @@ def _in_store(asked: dict[str, str], file: Path, url: str) -> Explanation:
     try:
         rules = RuleSet(parse(content(file), file.name))
         with Limiter(url, on_failure="raise") as limiter:
-            return Enforcer(rules, limiter).explain(asked)
+            return Enforcer(rules, limiter).explain(entered)
     except InvalidRules as error:
         fail(str(error), FAULTY)
     except InvalidOption as error:
@@ -73,7 +71,7 @@ def _in_store(asked: dict[str, str], file: Path, url: str) -> Explanation:
 
 
 def rows_of(explanation: Explanation) -> Rows:
-    """Every counter, with the rule it is of and that rule's mode."""
+    """Return every counter, with its rule and the mode of the rule."""
     return [(one.rule, one.mode, counter) for one in explanation.rules for counter in one.counters]
 
 

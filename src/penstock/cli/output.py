@@ -1,14 +1,14 @@
-"""How commands end and what they print: words for people, one JSON object for scripts.
+"""The output of commands: text, or one JSON object for scripts; and their exit codes.
 
 | exit code | meaning |
 |---|---|
-| 0 | all is well; the request may pass |
-| 1 | what was looked at has faults |
-| 2 | the command was not understood |
+| 0 | success; the request may pass |
+| 1 | faults were found |
+| 2 | wrong usage |
 | 3 | the request is refused |
-| 4 | the service, or the store, could not answer |
+| 4 | the service or the store is unavailable |
 
-Results go to standard output, what went wrong to standard error.
+Results go to standard output, errors to standard error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from penstock.model import Explanation
 
 GOOD, FAULTY, NOT_UNDERSTOOD, REFUSED, UNANSWERED = range(5)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
-_WHAT: Any = typer.Argument(metavar="ENTRY=VALUE...", help="What is known of the request: path=/search ip=192.0.2.1.")
-Entries = Annotated[list[str], _WHAT]
-SomeEntries = Annotated[list[str] | None, _WHAT]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+_ENTRIES: Any = typer.Argument(
+    metavar="ENTRY=VALUE...", help="The descriptor of the request: path=/search ip=192.0.2.1."
+)
+Entries = Annotated[list[str], _ENTRIES]
+SomeEntries = Annotated[list[str] | None, _ENTRIES]
 
 
 def descriptor(entries: list[str]) -> dict[str, str]:
-    """Entries as they are typed in."""
+    """Parse entries into a descriptor."""
     found = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
@@ -44,7 +46,7 @@ def descriptor(entries: list[str]) -> dict[str, str]:
 
 
 def fail(why: str, code: int) -> NoReturn:
-    """Say why on standard error, and end."""
+    """Print the reason to standard error, and exit with this code."""
     typer.echo(f"penstock: {why}", err=True)
     raise typer.Exit(code)
 
@@ -54,7 +56,7 @@ def console() -> Console:
 
 
 def say(*words: str | Text | Table) -> None:
-    """Print; nothing in it is taken for markup."""
+    """Print, without interpreting markup."""
     for one in words:
         console().print(Text(one) if isinstance(one, str) else one)
 
@@ -64,7 +66,7 @@ def say_json(value: Mapping[str, Any]) -> None:
 
 
 def table(*columns: str) -> Table:
-    """One with a head and nothing else around it; a name that ends in a dot is that of a column of numbers."""
+    """Return a table without borders. A column whose name ends in a dot is aligned to the right."""
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column.rstrip("."), justify="right" if column.endswith(".") else "left", no_wrap=True)
@@ -72,7 +74,7 @@ def table(*columns: str) -> Table:
 
 
 def plain(explanation: Explanation) -> dict[str, object]:
-    """An explanation as JSON can carry it."""
+    """Return an explanation as JSON values."""
     rules = [
         rule._asdict()
         | {"quotas": [str(quota) for quota in rule.quotas], "counters": [str(counter) for counter in rule.counters]}
@@ -82,7 +84,7 @@ def plain(explanation: Explanation) -> dict[str, object]:
 
 
 def seconds(number: float) -> str:
-    """A span of time as people read it; nothing where there is none."""
+    """Return a duration in its natural unit; a dash for none."""
     if not number:
         return "–"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

@@ -1,4 +1,13 @@
-"""What `check` and `peek` have in common: what they print of a verdict, and with which code they end."""
+"""The commands that send a request to a running service.
+
+    penstock check path=/search ip=192.0.2.1 [--cost N] [--id ID] [--json]       charge it, if it is allowed
+    penstock peek path=/search ip=192.0.2.1 [--cost N] [--json]                  decide without a charge
+    penstock reset path=/search ip=192.0.2.1 [--json]                            clear its counters
+    penstock explain path=/search ip=192.0.2.1 [--json]                          which rules apply, and why
+
+`peek` and `reset` also take `--key alice --quota 100/minute`, without rules. The commands exit with 0; `check` and
+`peek` with 3 if the request is refused; all with 4 if the service is unavailable.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +33,16 @@ from penstock.cli.target import Target, with_target
 from penstock.client import ServiceRuling
 from penstock.model import Verdict
 
-Cost = Annotated[int, typer.Option(help="The units that the request costs.", min=0)]
+Cost = Annotated[int, typer.Option(help="The cost of the request in units.", min=0)]
 KeyParts = Annotated[
-    list[str] | None, typer.Option("--key", help="Whose counter, without rules; repeated for a key of several parts.")
+    list[str] | None,
+    typer.Option("--key", help="The key of a counter, without rules. Repeat it for a key of several parts."),
 ]
 QuotaText = Annotated[str | None, typer.Option("--quota", help='The quota of that key, such as "100/minute".')]
 
 
 def by_key(entries: list[str], key: list[str] | None, quota: str | None) -> tuple[tuple[str, ...], str] | None:
-    """Key and quota, if it is these that were typed in, and not entries."""
+    """Return key and quota if they were given instead of entries."""
     if entries and not key and quota is None:
         return None
     if entries or not key or quota is None:
@@ -41,7 +51,7 @@ def by_key(entries: list[str], key: list[str] | None, quota: str | None) -> tupl
 
 
 def answer(verdict: Verdict, *, as_json: bool) -> None:
-    """Print what was decided, and end the command."""
+    """Print the verdict and exit."""
     if as_json:
         say_json(_plain(verdict))
     else:
@@ -93,7 +103,7 @@ def _say(verdict: Verdict) -> None:
 
 
 def _why(verdict: Verdict) -> str:
-    """In a few words, what follows `allowed` or `refused`."""
+    """Return what follows `allowed` or `refused`: rule, reason and times."""
     words = ""
     if isinstance(verdict, ServiceRuling):
         words += (
@@ -107,68 +117,36 @@ def _why(verdict: Verdict) -> str:
     return words + (f", decided without the store ({verdict.source})" if verdict.degraded else "")
 
 
-# ---------------------------------------------------------------- check
-
-
-# `penstock check`: ask a running service about a request, and charge it.
-#
-#     penstock check path=/search ip=192.0.2.1 [--cost N] [--id ID] [--json]
-#
-# Ends with 0 if the request may pass, 3 if it is refused, 4 if the service could not answer.
-
-
 @with_target
 def check(
     target: Target,
     entries: Entries,
     cost: Cost = 1,
     id: Annotated[
-        str | None, typer.Option(help="What makes a repeated request recognisable: it is charged once.")
+        str | None, typer.Option(help="The idempotency key: a repeated request with it is charged once.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a running service about a request, and charge it if it may pass. Exits with 0: allowed, 3: refused."""
-    asked = descriptor(entries)
+    """Check a request with a running service, and charge it if it is allowed. Exits with 0: allowed, 3: refused."""
+    entered = descriptor(entries)
     with target.client() as client:
-        ruling = client.check(asked, cost, id=id)
+        ruling = client.check(entered, cost, id=id)
     answer(ruling, as_json=as_json)
-
-
-# ---------------------------------------------------------------- explain
-
-
-# `penstock explain`: what the rules of a running service make of a request, and why.
-#
-#     penstock explain path=/search ip=192.0.2.1 [--json]
-#
-# It charges nothing. `penstock rules explain` does the same with a file of rules. Ends with 0, or 4 if the service
-# could not answer.
 
 
 @with_target
 def explain(target: Target, entries: Entries, cost: Cost = 1, as_json: Json = False) -> None:
-    """Say which rules of a running service apply to a request, why the others do not, and how its counters stand.
+    """Explain which rules of a running service apply to a request, why the others do not, and show its counters.
 
-    Charges nothing. Values are not repeated in the answer, because they may be identities.
+    Charges nothing. The answer does not repeat the values of entries, because they may be identities.
     """
-    asked = descriptor(entries)
+    entered = descriptor(entries)
     with target.client() as client:
-        explanation = client.explain(asked, cost)
+        explanation = client.explain(entered, cost)
     if as_json:
         say_json(plain(explanation))
     else:
         say(str(explanation))
-
-
-# ---------------------------------------------------------------- peek
-
-
-# `penstock peek`: what a running service would answer, charging nothing.
-#
-#     penstock peek path=/search ip=192.0.2.1 [--cost N] [--json]          by its rules
-#     penstock peek --key alice --quota 100/minute [--cost N] [--json]     by key and quota
-#
-# Ends with 0 if the request would pass, 3 if it would be refused, 4 if the service could not answer.
 
 
 @with_target
@@ -180,23 +158,12 @@ def peek(
     cost: Cost = 1,
     as_json: Json = False,
 ) -> None:
-    """Ask what a request would be answered, charging nothing. Exits with 0: it would pass, 3: it would not."""
+    """Decide a request without charging it. Exits with 0: it would be allowed, 3: it would be refused."""
     named = by_key(entries or [], key, quota)
-    asked = descriptor(entries or [])
+    entered = descriptor(entries or [])
     with target.client() as client:
-        verdict = client.peek(asked, cost=cost) if named is None else client.peek(*named, cost)
+        verdict = client.peek(entered, cost=cost) if named is None else client.peek(*named, cost)
     answer(verdict, as_json=as_json)
-
-
-# ---------------------------------------------------------------- reset
-
-
-# `penstock reset`: have a running service forget what was used.
-#
-#     penstock reset path=/search ip=192.0.2.1 [--json]           all that such requests are counted by
-#     penstock reset --key alice --quota 100/minute [--json]      one key's use of a quota
-#
-# Ends with 0 if it was forgotten, 4 if the service could not answer.
 
 
 @with_target
@@ -207,15 +174,15 @@ def reset(
     quota: QuotaText = None,
     as_json: Json = False,
 ) -> None:
-    """Have a running service forget what was used: by such requests, or by a key of a quota."""
+    """Clear the counters of a request, or of a key and quota, in a running service."""
     named = by_key(entries or [], key, quota)
-    asked = descriptor(entries or [])
+    entered = descriptor(entries or [])
     with target.client() as client:
         if named is None:
-            client.reset(asked)
+            client.reset(entered)
         else:
             client.reset(*named)
     if as_json:
         say_json({"reset": True})
     else:
-        say("forgotten")
+        say("reset")

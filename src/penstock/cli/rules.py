@@ -1,11 +1,9 @@
-"""`penstock rules`: check a file of rules, explain what it makes of a request, print the schema of such files.
+"""`penstock rules`: check rules files, explain requests by them, print their schema, convert from Envoy.
 
-    penstock rules check FILE [--json]      0: sound, 1: faults, each a line `file:line: path: value: what is wrong`
-    penstock rules explain FILE ENTRY=VALUE... [--store URL] [--json]      which rules apply to such a request, and why
-    penstock rules schema                   the JSON Schema, for editors
-    penstock rules convert FOLDER           the rules that say what a configuration of envoyproxy/ratelimit says
-
-Results go to standard output, so that scripts can read them; `--json` makes them one JSON object.
+penstock rules check FILE [--json]      0: valid, 1: faults, a line each: `file:line: path: value: what is wrong`
+penstock rules explain FILE ENTRY=VALUE... [--store URL] [--json]      which rules apply to a request, and why
+penstock rules schema                   the JSON Schema, for editors
+penstock rules convert FOLDER           the rules of an envoyproxy/ratelimit configuration
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from penstock.service.envoy.convert import convert as conversion
 
 MEMORY = "memory://"
 
-app = typer.Typer(help="Work with files of rules.", no_args_is_help=True)
+app = typer.Typer(help="Work with rules files.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(help="A file of rules, such as penstock.yaml.", show_default=False)]
+File = Annotated[Path, typer.Argument(help="A rules file, such as penstock.yaml.", show_default=False)]
 
 
 @app.command()
 def check(file: File, as_json: Json = False) -> None:
-    """Read a file of rules and say everything that is wrong with it, or that it is sound. Exits with 1 on faults."""
+    """Check a rules file and report all of its faults. Exits with 1 if it has any."""
     try:
         text = content(file)
         rules = parse(text, file.name)
@@ -53,22 +51,22 @@ def check(file: File, as_json: Json = False) -> None:
 def explain(
     file: File,
     entries: Entries,
-    store: Annotated[str, typer.Option(help="Whose counters to look at, such as redis://host.")] = MEMORY,
+    store: Annotated[str, typer.Option(help="The store with the counters, such as redis://host.")] = MEMORY,
     as_json: Json = False,
 ) -> None:
-    """Say which rules apply to a request and why the others do not, and how its counters stand. Charges nothing.
+    """Explain which rules apply to a request, why the others do not, and show its counters. Charges nothing.
 
-    Values are not repeated in the answer, because they may be identities.
+    The answer does not repeat the values of entries, because they may be identities.
     """
     try:
         rules = RuleSet(parse(content(file), file.name))
     except InvalidRules as error:
         _say_faults(error.faults, as_json=as_json)
         raise typer.Exit(FAULTY) from None
-    asked = descriptor(entries)
+    entered = descriptor(entries)
     try:
         with Limiter(store, on_failure=None if store == MEMORY else "raise") as limiter:
-            explanation = Enforcer(rules, limiter).explain(asked)
+            explanation = Enforcer(rules, limiter).explain(entered)
     except (InvalidOption, StoreError) as error:
         raise typer.BadParameter(str(error), param_hint="--store") from None
     if as_json:
@@ -79,18 +77,20 @@ def explain(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of files of rules."""
+    """Print the JSON Schema of rules files."""
     typer.echo(schemas.text(), nl=False)
 
 
 @app.command()
 def convert(
-    folder: Annotated[Path, typer.Argument(help="Where the files of envoyproxy/ratelimit are.", show_default=False)],
-    merge_domains: Annotated[bool, typer.Option(help="Several files may have the same domain.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(help="The configuration folder of envoyproxy/ratelimit.", show_default=False)
+    ],
+    merge_domains: Annotated[bool, typer.Option(help="Merge files that have the same domain.")] = False,
 ) -> None:
-    """Print the rules that say what a configuration of envoyproxy/ratelimit says.
+    """Convert a configuration of envoyproxy/ratelimit to rules.
 
-    What rules cannot say is told on standard error, a line each. Exits with 1 if the configuration has faults.
+    What rules cannot express is reported on standard error, a line each. Exits with 1 if the configuration has faults.
     """
     try:
         config = read(read_files(folder), Options(merge_domains=merge_domains))

@@ -4,8 +4,8 @@
     penstock serve --store redis://db:6379/0 --workers 4        production
     penstock serve --print-config                               every setting, and where its value came from
 
-Its flags are the settings: see `penstock.service.settings.model`. Exit codes: 0, it was told to stop; 1, the rules
-have faults or no worker became ready; 2, settings or command were not understood.
+Its flags are the settings: see `penstock.service.settings.model`. Exit codes: 0, stopped by a signal; 1, the rules have
+faults or no worker became ready; 2, wrong settings or usage.
 """
 
 from __future__ import annotations
@@ -31,30 +31,34 @@ from penstock.service.settings import SETTINGS, Setting, Settings, load
 from penstock.service.sockets import ListenAddress, ListeningSockets, inherited
 from penstock.service.worker import Inherited
 
-# ---------------------------------------------------------------- example rules
+log = logging.getLogger("penstock.service")
 
+FAULTY, NOT_UNDERSTOOD = 1, 2
 
-# The rules that `penstock serve` writes where there are none: small, true, and something to change.
+BODY = '{"descriptor": {"path": "/search", "ip": "192.0.2.1"}}'
+ENVOY_BODY = '{"domain": "DOMAIN", "descriptors": [{"entries": [{"key": "KEY", "value": "VALUE"}]}]}'
+"""The body of the example call without rules: the names of Envoy's limits are not known here."""
 
+BEARER = '"Authorization: Bearer $PENSTOCK_TOKEN"'
 
 EXAMPLE = """\
-# Rules of Penstock. `penstock serve` follows this file: save it, and a second later it is in force.
-# What else can stand here: docs/rules.md. What is wrong with it: penstock rules check penstock.yaml
+# Rules of Penstock. `penstock serve` follows this file: changes take effect within a second.
+# All fields: docs/rules.md. To check it: penstock rules check penstock.yaml
 
 rules:
-  # Everybody, by API key, else by address.
+  # Every client, by API key, else by address.
   - id: everybody
     key: api_key | ip
     quota: 100/minute
 
-  # Searching is dear. Both rules apply to it: a request is charged to all of them or to none.
+  # Searches are expensive. Both rules apply to them: a request is charged to all of its rules or to none.
   - id: search
     match:
       path: {prefix: /search}
     key: api_key | ip
     quota: 5/10 seconds
 
-  # Logins are guessed at: five tries, then a quarter of an hour of nothing.
+  # Against password guessing: five attempts, then a penalty of 15 minutes.
   - id: login
     match:
       path: /login
@@ -64,32 +68,19 @@ rules:
 """
 
 
-# ---------------------------------------------------------------- serve
-
-
-log = logging.getLogger("penstock.service")
-
-FAULTY, NOT_UNDERSTOOD = 1, 2
-
-BODY = '{"descriptor": {"path": "/search", "ip": "192.0.2.1"}}'
-ENVOY_BODY = '{"domain": "DOMAIN", "descriptors": [{"entries": [{"key": "KEY", "value": "VALUE"}]}]}'
-"""Where there are limits of Envoy's alone, whose names only their owner knows."""
-
-BEARER = '"Authorization: Bearer $PENSTOCK_TOKEN"'
+"""The rules file that `penstock serve` writes if there is none."""
 
 
 def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; also PENSTOCK_CONFIG.")] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings, and start nothing.")
-    ] = False,
-    view: Annotated[bool, typer.Option("--view/--no-view", help="Show figures while it runs, in a terminal.")] = True,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings and exit.")] = False,
+    view: Annotated[bool, typer.Option("--view/--no-view", help="Show live figures in a terminal.")] = True,
     **flags: Any,
 ) -> None:
     """Start the decision service, for clients in any language.
 
-    Every setting can also be given as a variable (`--store` is `PENSTOCK_STORE`) or in a file. Without any, it counts
-    in memory, listens on this machine alone, and writes an example of rules if there is none.
+    Every setting can also be given as a variable (`--store` is `PENSTOCK_STORE`) or in a file. By default it counts in
+    memory, listens on this machine only, and writes an example rules file if there is none.
     """
     try:
         settings = load(flags, os.environ, config)
@@ -99,10 +90,10 @@ def serve(
         _print(settings)
         return
     console = Console(highlight=False, soft_wrap=True)
-    looked_at = view and console.is_terminal
-    _log_to_stderr(settings, looked_at=looked_at)
+    viewed = view and console.is_terminal
+    _log_to_stderr(settings, viewed=viewed)
     try:
-        _serve(settings, _command(flags, config), console, looked_at=looked_at)
+        _serve(settings, _command(flags, config), console, viewed=viewed)
     except InvalidRules as error:
         raise _refused(str(error), FAULTY) from None
     except InvalidOption as error:
@@ -110,7 +101,7 @@ def serve(
 
 
 def _option(setting: Setting) -> inspect.Parameter:
-    """A setting as a parameter of the command. None is what was not said: the default is for `load` to know."""
+    """Return a setting as a parameter of the command. None means not given: `load` knows the default."""
     help = escape(f"{setting.help[0].upper()}{setting.help[1:]} (default: {setting.shown(setting.default)}).")
     kind: Any = list[str] | None if setting.many else str | None
     annotation = Annotated[kind, typer.Option(setting.flag, help=help, show_default=False, metavar=_metavar(setting))]
@@ -122,15 +113,12 @@ def _metavar(setting: Setting) -> str:
     return kinds.get(type(setting.default), "TEXT")
 
 
-_said = [one for one in inspect.signature(serve).parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-_offered = [_option(setting) for setting in SETTINGS if setting.flag]
-serve.__signature__ = inspect.Signature([*_offered, *[one.replace(kind=one.KEYWORD_ONLY) for one in _said]])  # type: ignore[attr-defined]
+_own = [one for one in inspect.signature(serve).parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+_flags = [_option(setting) for setting in SETTINGS if setting.flag]
+serve.__signature__ = inspect.Signature([*_flags, *[one.replace(kind=one.KEYWORD_ONLY) for one in _own]])  # type: ignore[attr-defined]
 
 
-# ---------------------------------------------------------------- serving
-
-
-def _serve(settings: Settings, command: list[str], console: Console, *, looked_at: bool) -> None:
+def _serve(settings: Settings, command: list[str], console: Console, *, viewed: bool) -> None:
     from penstock.service import app
 
     worker = Inherited.find(os.environ)
@@ -142,18 +130,18 @@ def _serve(settings: Settings, command: list[str], console: Console, *, looked_a
         return
     _write_example(settings)
     if settings.shared and settings.token_secret is None:
-        log.warning("token_secret is not set: receipts of this host will mean nothing to others, and end with it")
+        log.warning("token_secret is not set: only this process can open its receipts, and a restart invalidates them")
     with ListeningSockets(settings.listen) as listening:
         if settings.workers > 1:
-            raise typer.Exit(_supervise(settings, listening, command, console, looked_at=looked_at))
-        _alone(settings, listening, console, looked_at=looked_at)
+            raise typer.Exit(_supervise(settings, listening, command, console, viewed=viewed))
+        _serve_alone(settings, listening, console, viewed=viewed)
 
 
-def _alone(settings: Settings, listening: ListeningSockets, console: Console, *, looked_at: bool) -> None:
+def _serve_alone(settings: Settings, listening: ListeningSockets, console: Console, *, viewed: bool) -> None:
     from penstock.cli.view import InProcessView, NoView
     from penstock.service import app
 
-    view: InProcessView | NoView = InProcessView(console) if looked_at else NoView()
+    view: InProcessView | NoView = InProcessView(console) if viewed else NoView()
 
     class Greeting:
         def ready(self, service: app.Service) -> None:
@@ -171,7 +159,7 @@ def _alone(settings: Settings, listening: ListeningSockets, console: Console, *,
 
 
 def _supervise(
-    settings: Settings, listening: ListeningSockets, command: list[str], console: Console, *, looked_at: bool
+    settings: Settings, listening: ListeningSockets, command: list[str], console: Console, *, viewed: bool
 ) -> int:
     from penstock.cli.view import WorkersView
     from penstock.service import app
@@ -181,7 +169,7 @@ def _supervise(
 
     def onlooker(figures: Path) -> WorkerObserver:
         _greet(settings, listening.addresses, console)
-        if not looked_at:
+        if not viewed:
             return NoObserver()
         views.append(WorkersView(console, figures))
         return views[0]
@@ -194,44 +182,41 @@ def _supervise(
 
 
 def _command(flags: dict[str, Any], config: Path | None) -> list[str]:
-    """What a worker is started by: the same flags, so that it comes to the same settings."""
+    """Return the command of a worker: the same flags, which give the same settings."""
     command = [sys.executable, "-m", "penstock.cli", "serve"]
     if config is not None:
         command += ["--config", str(config)]
     for setting in SETTINGS:
-        said = flags.get(setting.name)
-        for value in said if isinstance(said, list) else [] if said is None else [said]:
+        given = flags.get(setting.name)
+        for value in given if isinstance(given, list) else [] if given is None else [given]:
             command += [setting.flag, value]
     return command
 
 
 def _write_example(settings: Settings) -> None:
-    """Where nobody named a file of rules and there is none, there is one afterwards."""
+    """Write the example if no rules file is named and the default one does not exist."""
     if settings.has_rules and settings.origin("rules") == "default" and not settings.rules.exists():
         try:
             with settings.rules.open("x", encoding="utf-8") as file:
                 file.write(EXAMPLE)
         except OSError as error:
-            raise InvalidOption(f"rules {settings.rules}: an example cannot be written: {error.strerror}") from None
-        typer.echo(f"wrote {settings.rules}, an example of rules to begin with", err=True)
-
-
-# ---------------------------------------------------------------- saying
+            raise InvalidOption(f"rules {settings.rules}: the example cannot be written: {error.strerror}") from None
+        typer.echo(f"wrote {settings.rules}, an example rules file", err=True)
 
 
 def _greet(settings: Settings, addresses: list[ListenAddress], console: Console) -> None:
     workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
     store = next(value for name, value, _ in settings.lines() if name == "store")
-    of_envoy = "" if settings.envoy_config is None else f"limits of {settings.envoy_config}"
-    said = ", ".join(part for part in (f"rules of {settings.rules}" if settings.has_rules else "", of_envoy) if part)
-    console.print(Text.assemble(("Penstock", "bold"), f": {said}, counters in {store}, {workers}"))
+    envoy = "" if settings.envoy_config is None else f"limits of {settings.envoy_config}"
+    sources = ", ".join(part for part in (f"rules of {settings.rules}" if settings.has_rules else "", envoy) if part)
+    console.print(Text.assemble(("Penstock", "bold"), f": {sources}, counters in {store}, {workers}"))
     for address in addresses:
         console.print(Text.assemble("listening on ", (_url(settings, address), "bold")))
     console.print(Text.assemble("try it:\n  ", (curl(settings, addresses[0]), "bold"), "\n"))
 
 
 def curl(settings: Settings, address: ListenAddress) -> str:
-    """A line that asks the service for a decision."""
+    """Return a shell line that asks the service for a decision."""
     words = ["curl", "-s"]
     if settings.tls_certificate is not None:
         words += ["--cacert", quote(str(settings.tls_certificate))]
@@ -268,7 +253,7 @@ def _refused(why: str, code: int) -> typer.Exit:
 
 
 class _Stderr(StringIO):
-    """Standard error as it is when something is written: a live view puts its own in place, and draws below."""
+    """The current standard error, looked up on each write: a live view replaces it, to draw below the log."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -277,13 +262,13 @@ class _Stderr(StringIO):
         sys.stderr.flush()
 
 
-def _log_to_stderr(settings: Settings, *, looked_at: bool) -> None:
-    """Everything of ours, and what Python and OpenTelemetry say. Refusals are left out where a view counts them."""
+def _log_to_stderr(settings: Settings, *, viewed: bool) -> None:
+    """Log to standard error, with the loggers of Python and OpenTelemetry. A view replaces the log of refusals."""
     configure(cast("Form", settings.log_format), settings.log_level, _Stderr())
     logging.captureWarnings(capture=True)
     for name in ("py.warnings", "asyncio", "opentelemetry"):
         other = logging.getLogger(name)
         other.handlers[:] = logging.getLogger("penstock").handlers
         other.propagate = False
-    if looked_at and settings.origin("log_denials") == "default":
+    if viewed and settings.origin("log_denials") == "default":
         logging.getLogger("penstock.denials").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Which service a command asks: options that all such commands share."""
+"""The service that a command calls: the options that all such commands share."""
 
 from __future__ import annotations
 
@@ -22,20 +22,26 @@ TOKEN = "PENSTOCK_TOKEN"  # noqa: S105  the name of the variable, not what it ho
 TIMEOUT = 5.0
 
 Url = Annotated[
-    str, typer.Option(envvar="PENSTOCK_URL", help=f"Where the service is; its token is taken from {TOKEN}.")
+    str, typer.Option(envvar="PENSTOCK_URL", help=f"The URL of the service. Its token is read from {TOKEN}.")
 ]
-Ca = Annotated[Path | None, typer.Option(envvar="PENSTOCK_CA", help="Who signs the service's certificate (PEM).")]
+Ca = Annotated[
+    Path | None, typer.Option(envvar="PENSTOCK_CA", help="The authority that signs the service's certificate (PEM).")
+]
 Certificate = Annotated[
-    Path | None, typer.Option(envvar="PENSTOCK_CLIENT_CERTIFICATE", help="What to show the service of ourselves (PEM).")
+    Path | None,
+    typer.Option(envvar="PENSTOCK_CLIENT_CERTIFICATE", help="The client certificate for the service (PEM)."),
 ]
 Key = Annotated[
-    Path | None, typer.Option(envvar="PENSTOCK_CLIENT_KEY", help="Its key, if the certificate's file has none (PEM).")
+    Path | None,
+    typer.Option(
+        envvar="PENSTOCK_CLIENT_KEY", help="The private key of the client certificate, if its file has none (PEM)."
+    ),
 ]
-Timeout = Annotated[float, typer.Option(help="Seconds that the service may take.", min=0.001, max=3_600)]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the service.", min=0.001, max=3_600)]
 
 
 class Target(NamedTuple):
-    """A service, and what it takes to ask it. A token comes from the environment alone: flags are seen by everybody."""
+    """A service and the credentials for it. The token has no flag, because all users of a machine see flags."""
 
     url: str = DEFAULT_URL
     ca: Path | None = None
@@ -45,7 +51,7 @@ class Target(NamedTuple):
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """To ask it about requests. What goes wrong ends the command, with a line that says so."""
+        """Open a client for requests. Its errors end the command with a message."""
         try:
             with Client(self.url, token=_token(), tls=self._tls, timeout=self.timeout, on_failure="raise") as client:
                 yield client
@@ -56,7 +62,7 @@ class Target(NamedTuple):
 
     @contextmanager
     def service(self) -> Iterator[ServiceCalls]:
-        """To ask it about itself."""
+        """Open a connection for the service's own endpoints."""
         try:
             service = ServiceCalls(Address(self.url, _token(), self._tls), self.timeout)
         except InvalidInput as error:
@@ -86,10 +92,10 @@ _OPTIONS: dict[str, Any] = {
 
 
 def with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first parameter is the target: the others are its own, and the target's options follow."""
+    """Wrap a command whose first parameter is a `Target`: replace that parameter by the options of the target."""
 
     @wraps(command)
-    def asking(**arguments: Any) -> None:
+    def with_options(**arguments: Any) -> None:
         target = Target(**{name: arguments.pop(name) for name in _OPTIONS})
         command(target, **arguments)
 
@@ -99,6 +105,6 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=Target._field_defaults[name], annotation=kind)
         for name, kind in _OPTIONS.items()
     ]
-    asking.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    asking.__annotations__ = {one.name: one.annotation for one in [*own, *options]}
-    return asking
+    with_options.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in [*own, *options]}
+    return with_options

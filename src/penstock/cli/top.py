@@ -1,8 +1,8 @@
-"""`penstock top`: a running service at a glance, from its `/metrics` and `/readyz`.
+"""`penstock top`: the live figures of a running service, from its `/metrics` and `/readyz`.
 
     penstock top [--url URL] [--interval SECONDS] [--once] [--json]
 
-Figures are those of all workers. `--once` prints one frame and ends, for scripts.
+The figures cover all workers. `--once` prints one frame and exits, for scripts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from penstock.cli.target import Target, with_target
 from penstock.client.http import ApiReply, ApiRequest, Lost
 from penstock.client.store import ServiceCalls
 from penstock.clock import monotonic
+from penstock.observability import series
 
 MAX_ROWS = 20
-NO_RULE = "-"
 
 
 @with_target
 def top(
     target: Target,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3_600)] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3_600)] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per frame, each on a line.")] = False,
 ) -> None:
-    """Show what a running service does: decisions and refusals per second and rule, latencies, breakers, rules.
+    """Show a running service: decisions and refusals per second and rule, latencies, breakers, rules.
 
-    Ends with Ctrl-C, or with 4 if the service cannot be asked.
+    Ends on Ctrl-C. Exits with 4 if the service is unavailable.
     """
     with target.service() as service, suppress(KeyboardInterrupt):
         before = look(service)
@@ -70,21 +70,21 @@ def _next(service: ServiceCalls, before: Look, interval: float) -> tuple[Look, F
 
 
 def look(service: ServiceCalls) -> Look:
-    """What a service says of itself now."""
+    """Read the metrics and the status of a service."""
     place = service.address.place
     heard = service.ask([ApiRequest(b"/metrics", None, True), ApiRequest(b"/readyz", None, True)])
     metrics, ready = (_replied(one, place) for one in heard)
     if metrics.status != 200:
         hint = " (expected a token in PENSTOCK_TOKEN)" if metrics.status in (401, 403) else ""
         fail(f"service at {place}: /metrics answers {metrics.status}{hint}", UNANSWERED)
-    told: Any = None
     try:
-        told = json.loads(ready.body)
+        health: Any = json.loads(ready.body)
     except ValueError:
-        pass
-    told = told if isinstance(told, dict) else {}
-    degraded = tuple(str(why) for why in told.get("degraded") or ())
-    return Look(monotonic(), read(metrics.body.decode()), str(told.get("status", ready.status)), degraded)
+        health = None
+    if not isinstance(health, dict):
+        health = {}
+    degraded = tuple(str(why) for why in health.get("degraded") or ())
+    return Look(monotonic(), read(metrics.body.decode()), str(health.get("status", ready.status)), degraded)
 
 
 def _replied(heard: ApiReply | Lost, place: str) -> ApiReply:
@@ -104,7 +104,7 @@ def _print(shown: Frame, *, as_json: bool) -> None:
 
 
 def rendered(shown: Frame, place: str = "") -> Group:
-    """A frame as it is shown."""
+    """Render a frame."""
     state = Text.assemble((shown.status or "unknown", "green" if shown.status == "ready" else "bold yellow"))
     head = Text.assemble(
         ("penstock", "bold"), f" {place}  " if place else "  ", state,
@@ -122,7 +122,7 @@ def rendered(shown: Frame, place: str = "") -> Group:
     for row in shown.rows[:MAX_ROWS]:
         share = f"{100 * row.refused / row.decisions:.1f} %" if row.decisions else "–"
         rows.add_row(
-            Text("no rule" if row.rule == NO_RULE else row.rule),
+            Text("no rule" if row.rule == series.NONE else row.rule),
             _rate(row.decisions),
             _rate(row.refused),
             share,

@@ -1,10 +1,10 @@
-"""The live view of `penstock serve`: a few lines that are drawn anew every second, or nothing where nobody looks."""
+"""The live view of `penstock serve`: a few lines that are redrawn every second in a terminal."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,52 +14,51 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.figures import Figures, Looks
+from penstock.cli.figures import Frame, Look, frame, look_at
 from penstock.clock import monotonic
+from penstock.observability import series
 from penstock.observability.shared import Shared
+from penstock.observability.tally import Snapshot
 from penstock.service.app import Service
 
 EVERY = 1.0
 MOST_RULES = 8
 
 
-def drawn(figures: Figures) -> Group:
-    """The view as rich shows it."""
+def drawn(shown: Frame) -> Group:
+    """Render the figures."""
     line = Text.assemble(
-        (f"{figures.requests:,.0f}", "bold"),
+        (f"{shown.calls:,.0f}", "bold"),
         " requests/s   ",
-        (f"{figures.allowed:,.0f}", "bold green"),
+        (f"{shown.decisions - shown.refused:,.0f}", "bold green"),
         " allowed/s   ",
-        (f"{figures.refused:,.0f}", "bold red" if figures.refused else "bold"),
-        f" refused/s   p50 {_ms(figures.p50)}   p99 {_ms(figures.p99)}   {figures.connections} connections",
+        (f"{shown.refused:,.0f}", "bold red" if shown.refused else "bold"),
+        f" refused/s   p50 {_ms(shown.requests.half)}   p99 {_ms(shown.requests.most)}",
+        f"   {shown.connections:.0f} connections",
     )
-    if figures.workers > 1:
-        line.append(f"   {figures.workers} workers")
+    if shown.workers > 1:
+        line.append(f"   {shown.workers:.0f} workers")
     parts: list[Any] = [line]
-    parts += [Text(f"degraded: {why}", "yellow") for why in figures.degraded]
-    if figures.rules:
+    parts += [Text(f"degraded: {why}", "yellow") for why in shown.degraded]
+    if shown.degraded_answers:
+        parts.append(Text(f"degraded: {shown.degraded_answers:.0f} answers/s without the store", "yellow"))
+    rules = [row for row in shown.rows if row.decisions]
+    if rules:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column("rule")
         table.add_column("allowed/s", justify="right")
         table.add_column("refused/s", justify="right")
-        for rule in figures.rules[:MOST_RULES]:
-            table.add_row(Text(rule.name), f"{rule.allowed:,.0f}", f"{rule.refused:,.0f}")
-        if len(figures.rules) > MOST_RULES:
-            table.add_row(Text(f"and {len(figures.rules) - MOST_RULES} more", "dim"), "", "")
+        for row in rules[:MOST_RULES]:
+            name = "no rule" if row.rule == series.NONE else row.rule
+            table.add_row(Text(name), f"{row.decisions - row.refused:,.0f}", f"{row.refused:,.0f}")
+        if len(rules) > MOST_RULES:
+            table.add_row(Text(f"and {len(rules) - MOST_RULES} more", "dim"), "", "")
         parts.append(table)
     return Group(*parts)
 
 
-def _ms(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"{milliseconds:.2f} ms"
-
-
-def is_gone(live: Live) -> bool:
-    """Whether the terminal of a view was closed. That comes as SIGHUP, too, and does not mean a reload."""
-    try:
-        return not os.isatty(live.console.file.fileno())
-    except OSError:
-        return True
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1_000:.2f} ms"
 
 
 class NoView:
@@ -73,52 +72,55 @@ class NoView:
     def close(self) -> None: ...
 
 
-class InProcessView:
-    """The view of the one worker that runs in this process; drawn on its event loop, once a second."""
+class _LiveView:
+    """A view in a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
-        self._looks = Looks()
+        self._before = Look(0.0, {})
 
-    def ready(self, service: Service) -> None:
-        self._live.start()
-        self._draw(service)
-
-    def abandoned(self) -> bool:
-        return is_gone(self._live)
-
-    def close(self) -> None:
-        with suppress(OSError):  # a terminal that is gone
-            self._live.stop()
-
-    def _draw(self, service: Service) -> None:
-        figures = self._looks.look([service.metrics.snapshot()], monotonic())
-        with suppress(OSError):
-            self._live.update(drawn(figures), refresh=True)
-        asyncio.get_running_loop().call_later(EVERY, self._draw, service)
-
-
-class WorkersView:
-    """The view of several workers, drawn by their supervisor from the figures that they pool."""
-
-    def __init__(self, console: Console, figures: Path) -> None:
-        self._live = Live(console=console, auto_refresh=False)
-        self._figures = Shared(figures, "view")
-        self._looks = Looks()
-
-    def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
-
-    def tick(self) -> None:
-        with suppress(OSError):  # a terminal that is gone, or a disk in trouble: no reason to end workers
+    def draw(self, snapshots: Sequence[Snapshot]) -> None:
+        after = look_at(snapshots, monotonic())
+        before, self._before = self._before, after
+        with suppress(OSError):  # the terminal was closed
             if not self._live.is_started:
                 self._live.start()
-            self._live.update(drawn(self._looks.look(self._figures.read(), monotonic())), refresh=True)
+            self._live.update(drawn(frame(before, after)), refresh=True)
 
     def abandoned(self) -> bool:
-        return is_gone(self._live)
+        """Return whether the terminal was closed. That, too, sends SIGHUP, which then must not mean a reload."""
+        try:
+            return not os.isatty(self._live.console.file.fileno())
+        except OSError:
+            return True
 
     def close(self) -> None:
         with suppress(OSError):
             if self._live.is_started:
                 self._live.stop()
+
+
+class InProcessView(_LiveView):
+    """The view of a single worker, drawn on its event loop."""
+
+    def ready(self, service: Service) -> None:
+        self.draw([service.metrics.snapshot()])
+        asyncio.get_running_loop().call_later(EVERY, self.ready, service)
+
+
+class WorkersView(_LiveView):
+    """The view of several workers, drawn by their supervisor from the figures that they pool."""
+
+    def __init__(self, console: Console, figures: Path) -> None:
+        super().__init__(console)
+        self._figures = Shared(figures, "view")
+
+    def heard(self, worker: int, message: Mapping[str, Any]) -> None: ...
+
+    def tick(self) -> None:
+        with suppress(OSError):  # a failing disk must not end the supervisor
+            self.draw(self._figures.read())
+
+    def close(self) -> None:
+        super().close()
         self._figures.close()

@@ -42,7 +42,7 @@ def test_a_good_server_is_said_to_be_good() -> None:
         ({"role": "slave"}, "problem", "is a replica", ""),
         ({"evicted_keys": "7"}, "problem", "7 keys were evicted", "more memory"),
         ({"used_memory": "950"}, "warning", "95 % of maxmemory", "raise maxmemory"),
-        ({"maxmemory": "0"}, "note", "maxmemory is not set", "below what the machine has"),
+        ({"maxmemory": "0"}, "note", "maxmemory is not set", "below the memory of the machine"),
         ({"rdb_last_bgsave_status": "err"}, "problem", "refuses all writes", "disk space"),
         ({"aof_enabled": "0"}, "note", "a restart forgets", "appendonly yes"),
         ({"valkey_version": "8.0.1"}, "warning", "CVE-2025-49844", "update to 8.0.6"),
@@ -85,7 +85,9 @@ def test_a_server_that_may_not_be_asked_is_not_found_fault_with() -> None:
 def test_secrets_that_others_may_read_are_a_problem() -> None:
     found = of_files([Owned("key.pem", 0o100640, True), Owned("key2.pem", 0o100600, True)])
     assert found == [
-        Finding("file key.pem", "problem", "holds secrets, and its mode 640 lets others at it", "chmod 600 key.pem"),
+        Finding(
+            "file key.pem", "problem", "holds secrets, and its mode 640 lets other users access it", "chmod 600 key.pem"
+        ),
         Finding("file key2.pem", "fine", "mode 600"),
     ]
 
@@ -100,7 +102,7 @@ def test_rules_that_everybody_may_change_are_a_problem() -> None:
 def test_packages_that_are_too_old_or_missing_are_named() -> None:
     found = of_packages({"redis": "5.0.1", "uvloop": None}, {"redis": "6.0"})
     assert [(one.level, one.says) for one in found] == [
-        ("problem", "redis 5.0.1 is older than what is tested: expected 6.0 or newer"),
+        ("problem", "redis 5.0.1 is too old: expected 6.0 or newer"),
         ("note", "uvloop is not installed"),
     ]
     assert [one.level for one in of_packages({"redis": "6.10"}, {"redis": "6.9"})] == ["fine"]
@@ -111,9 +113,9 @@ def test_packages_that_are_too_old_or_missing_are_named() -> None:
     [
         (200, {"status": "ready", "degraded": []}, "fine", "ready"),
         (200, {"status": "degraded", "degraded": ["rules: refused"]}, "warning", "degraded: rules: refused"),
-        (503, {"status": "draining", "degraded": []}, "warning", "is about to stop, and takes no more requests"),
+        (503, {"status": "draining", "degraded": []}, "warning", "is draining, and takes no more requests"),
         (404, {}, "problem", "answers 404"),
-        (200, {}, "problem", "answers what no service says"),
+        (200, {}, "problem", "the reply is not that of a service"),
     ],
 )
 def test_a_service_is_taken_at_its_word(status: int, told: dict[str, object], level: Level, says: str) -> None:
