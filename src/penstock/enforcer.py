@@ -4,44 +4,49 @@
     ruling = enforcer.check({"path": "/v1/orders", "api_key": key, "ip": ip})
 
 All rules that match are one request to the store: all are charged or none. A request that no rule matches may pass, and
-so may one that an `allow` rule matches; one that a `deny` rule matches is refused. None of these asks the store.
+so may one that an `allow` rule matches; one that a `deny` rule matches is refused. None of these reaches the store.
 
 A request uses one set of rules from start to end. `enforcer.rules = others` puts others in force, by one assignment; a
 `RuleSource` in their place is asked for the current set at each request.
 
-Both classes have the same methods and differ in one word, `await`. What they share is `RuleFront`, which never waits.
+Every answer takes two steps without I/O, with the store between them:
+
+    begun = enforcer.begin(descriptor)
+    if isinstance(begun, Pending):                     # the counters are not in this process
+        (outcome,) = engine.run([begun.op], begun.deadline)
+        begun = enforcer.finish(begun, outcome)        # a Ruling
+
+`check` and its like do so by themselves. The decision service and the gates, which wait in their own ways, call the
+steps. Both classes have the same methods and differ in one word, `await`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.operations import Id, check_id, verdict_of
 from penstock.errors import InvalidOption, InvalidRequest, shown
 from penstock.events import Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.model import Acquire, Amended, Inspection, Outcome, Receipt, Verdict, inspections
+from penstock.model import Acquire, Amended, Ask, Failed, Inspection, Outcome, Receipt, Verdict, inspections, new
 from penstock.quota import CONCURRENCY
-from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyTable
+from penstock.rules.api_keys import AsyncKeyDirectory, Described, KeyDirectory, KeyTable
 from penstock.rules.explain import Explanation, explain
 from penstock.rules.plan import STRICTNESS, Plan
 from penstock.rules.ruleset import Descriptor, RuleSet
-from penstock.rules.ruling import Ruling, blocked, passed, ruled, shed
+from penstock.rules.ruling import Ruling, blocked, passed, shed
 from penstock.stores import AsyncStore, Store
 
 if TYPE_CHECKING:
     from penstock.rules.source import RuleSource
-
-# ---------------------------------------------------------------- rule front
-
-
-# What both enforcers share: which set of rules applies, what follows from it, and who is told. Nothing here waits.
-
 
 Request: TypeAlias = Descriptor | tuple[Descriptor, int]
 """A descriptor, or (descriptor, cost)."""
@@ -55,11 +60,26 @@ class Source(Protocol):
         """The set in force."""
 
 
-class Shedder(Protocol):
-    """Who refuses when the system is too busy, whoever asks."""
+class AdmissionControl(Protocol):
+    """Refuses requests when the system is too busy, such as a `Shedder`."""
 
     def admit(self, priority: str, /) -> Any:
         """An answer that is true or false, knows `retry_after` in seconds, and has an `end()`."""
+
+
+class Pending(NamedTuple):
+    """A request that only the store can decide: what to send, and how many microseconds the rules give the store.
+
+    `plan` and `admission` (of the shedder, if there is one) are for `finish`.
+    """
+
+    op: Acquire
+    deadline: Micros | None
+    plan: Plan
+    admission: Any = None
+
+
+Begun: TypeAlias = Ruling | Pending
 
 
 class _Fixed:
@@ -76,11 +96,19 @@ class _Fixed:
 class RuleFront:
     """Everything about an enforcer that does not wait."""
 
+    directory: KeyDirectory | AsyncKeyDirectory | None
+
     def __init__(
-        self, rules: RuleSet | Source, limiter: Limiter | AsyncLimiter, shedder: Shedder | None, hook: Hook
+        self,
+        rules: RuleSet | Source,
+        limiter: Limiter | AsyncLimiter,
+        shedder: AdmissionControl | None,
+        hook: Hook,
     ) -> None:
         self._source: Source = rules if hasattr(rules, "current") else _Fixed(rules)
-        self._front = limiter
+        self._operations = limiter.operations
+        self._engine: Engine | AsyncEngine = limiter.engine
+        self._runs_here = limiter.engine.in_process and isinstance(limiter.engine, Engine)
         self._shedder = shedder
         self._hook = hook
         self._time_ns = limiter.clock.time_ns
@@ -106,63 +134,108 @@ class RuleFront:
         if self._followed is not None:
             self._followed.close()
 
+    # Two steps, without I/O
+
+    def begin(self, descriptor: Descriptor, cost: int = 1, id: Id | None = None, *, dry: bool = False) -> Begun:
+        """Return the ruling, if it follows in this process; else the operation to run, for `finish`.
+
+        A `dry` request charges nothing and reaches neither shedder nor hook. A descriptor for an `AsyncKeyDirectory`
+        must come from `describe`.
+        """
+        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+        now = time_ns() // 1_000
+        if self.directory is not None and descriptor.__class__ is not Described:
+            descriptor = self.directory.describe(descriptor, now)  # type: ignore[assignment]
+        plan = self._source.current.match(descriptor, now, cost)
+        if plan[1] and id is None and not dry and self._shedder is None:  # as on most hot paths
+            ruling = self._engine.decide(plan[1], now, Ruling)
+            if ruling is None:
+                return new(Pending, (self._acquire(plan, None), plan[0].deadline, plan, None))
+            if self._hook is nobody:
+                ruling.plan = plan
+                return ruling
+            return self._ruled(ruling, plan, None)
+        return self._begun(plan, cost, id, now, dry=dry)
+
+    def finish(self, pending: Pending, outcome: Outcome) -> Ruling:
+        """Return the ruling that follows from the store's outcome; raise what kept the store from deciding."""
+        op, _, plan, admission = pending
+        if admission is not None and isinstance(outcome, Failed):
+            admission.end()
+        return self._ruled(verdict_of(outcome), plan, admission, dry=op[1])
+
+    def begin_explain(self, descriptor: Descriptor, cost: int = 1) -> tuple[Begun, Callable[[Ruling], Explanation]]:
+        """Begin a dry request. The function makes an explanation of its ruling."""
+        rules, now = self._source.current, self._now()
+        if self.directory is not None and descriptor.__class__ is not Described:
+            descriptor = self.directory.describe(descriptor, now)  # type: ignore[assignment]
+        begun = self._begun(rules.match(descriptor, now, cost), cost, None, now, dry=True)
+        return begun, partial(self._explanation, rules, descriptor)
+
+    # What they are made of
+
     def _now(self) -> Micros:
         return self._time_ns() // 1_000
 
-    def _unasked(self, plan: Plan, cost: int, now: Micros) -> tuple[Verdict | None, Any]:
-        """The verdict on a request of which no counter needs to be asked, and the shedder's admission, if any."""
-        verdict = decided(plan, cost, now)
-        if self._shedder is None or plan.course.decided_by is not None:
-            return verdict, None
-        admission = self._shedder.admit(plan.course.priority)
-        if admission:
-            return verdict, admission
-        return shed(max(round(admission.retry_after * SECOND), 1), cost, now), None
+    def _begun(self, plan: Plan, cost: int, id: Id | None, now: Micros, *, dry: bool = False) -> Begun:
+        """Return what follows from a plan before the store is asked."""
+        course, posed, _ = plan
+        request_id = None if id is None else check_id(id)
+        verdict = None if posed else _unlimited(plan, cost, now)
+        admission = None
+        if self._shedder is not None and course.decided_by is None and not dry:
+            admission = self._shedder.admit(course.priority)
+            if not admission:
+                verdict = shed(max(round(admission.retry_after * SECOND), 1), cost, now)
+                admission = None
+        if verdict is None and request_id is None and not dry:
+            verdict = self._engine.decide(posed, now, Ruling)
+        if verdict is None:
+            op = self._acquire(plan, request_id, dry=dry)
+            if not self._runs_here:
+                return Pending(op, course.deadline, plan, admission)
+            verdict = verdict_of(self._engine.run((op,))[0])  # type: ignore[index]
+        return self._ruled(verdict, plan, admission, dry=dry)
 
-    def _ruled(self, verdict: Verdict, plan: Plan, admission: Any) -> Ruling:
-        """The ruling that is handed out, and told of."""
-        ruling = ruled(verdict, plan)
+    def _begun_many(self, requests: Iterable[tuple[Descriptor, int]]) -> list[Begun]:
+        """Begin requests by one set of rules, at one instant; nothing is charged if one of them is invalid."""
+        rules, now = self._source.current, self._now()
+        plans = [(rules.match(descriptor, now, cost), cost) for descriptor, cost in requests]
+        return [self._begun(plan, cost, None, now) for plan, cost in plans]
+
+    def _finished_many(self, begun: Sequence[Begun], outcomes: Iterable[Outcome]) -> list[Ruling]:
+        answers = iter(outcomes)
+        return [self.finish(one, next(answers)) if isinstance(one, Pending) else one for one in begun]
+
+    def _acquire(self, plan: Plan, request_id: bytes | None, *, dry: bool = False) -> Acquire:
+        if self._operations.closed:
+            self._operations.check_open()
+        course, posed, _ = plan
+        on_failure = course.on_failure
+        if on_failure is not None and course.leaves_open:  # a lenient rule must not loosen one that says nothing
+            on_failure = max(on_failure, self._engine.on_failure, key=STRICTNESS.index)
+        return new(Acquire, (tuple(map(new, repeat(Ask), posed)), dry, request_id, on_failure))
+
+    def _ruled(self, verdict: Verdict, plan: Plan, admission: Any, *, dry: bool = False) -> Ruling:
+        """Return the ruling that is handed out; the hook hears of it."""
+        ruling = verdict if isinstance(verdict, Ruling) else Ruling(verdict)
+        ruling.plan = plan
         if admission is not None:
-            if verdict:
+            if ruling:
                 ruling.admission = admission
             else:
                 admission.end()
-        if self._hook is not nobody:
+        if self._hook is not nobody and not dry:
             tell(self._hook, ruling.event())
         return ruling
 
-    def _acquire(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Acquire:
-        self._front.operations.check_open()
-        course, on_failure = plan.course, plan.course.on_failure
-        if course.leaves_open and on_failure is not None:  # a lenient rule must not loosen one that says nothing
-            on_failure = max(on_failure, self._front.engine.on_failure, key=STRICTNESS.index)
-        return Acquire(plan.asks, dry, None if request_id is None else check_id(request_id), on_failure)
-
-    def _plans(self, rules: RuleSet, requests: Sequence[tuple[Descriptor, int]], now: Micros) -> list[Planned]:
-        """What each request of a batch asks, or the verdict on it if it asks nobody."""
-        planned = []
-        for descriptor, cost in requests:
-            plan = rules.match(descriptor, now, cost)
-            planned.append(Planned(plan, *self._unasked(plan, cost, now)))
-        return planned
-
-    def _rulings(self, planned: Sequence[Planned], outcomes: Iterable[Outcome]) -> list[Ruling]:
-        """The rulings on a batch, from the outcomes of those who had to be asked."""
-        answers = iter(outcomes)
-        verdicts = [verdict_of(next(answers)) if one.verdict is None else one.verdict for one in planned]
-        return [self._ruled(verdict, one.plan, one.admission) for verdict, one in zip(verdicts, planned, strict=True)]
-
-    def _explanation(self, rules: RuleSet, descriptor: Descriptor, plan: Plan, peeked: Verdict | None) -> Explanation:
-        """What became of a request, in words; `peeked` is what its counters say, if there are any."""
-        now = self._now()
-        verdict = peeked if peeked is not None else decided(plan, 1, now)
-        ruling = ruled(cast("Verdict", verdict), plan)
+    def _explanation(self, rules: RuleSet, descriptor: Descriptor, ruling: Ruling) -> Explanation:
         states: dict[str, list[Inspection]] = {}
-        if peeked is not None and peeked.source not in ("open", "closed"):  # who made up an answer has seen no counter
-            for inspection, rule in zip(inspections(ruling), plan.owners, strict=True):
+        if ruling.plan.posed and ruling.source not in ("open", "closed"):  # those saw no counter
+            for inspection, rule in zip(inspections(ruling), ruling.plan.owners, strict=True):
                 states.setdefault(rule.id, []).append(inspection)
         explained = tuple(
-            one._replace(counters=tuple(states.get(one.rule, ()))) for one in explain(rules, descriptor, now)
+            one._replace(counters=tuple(states.get(one.rule, ()))) for one in explain(rules, descriptor, self._now())
         )
         return Explanation(rules.version, outcome(ruling), explained)
 
@@ -183,16 +256,14 @@ def read_keys(path: str | Path | None, secret: bytes | None, hook: Hook) -> KeyD
     return KeyDirectory(KeyTable.load(path), secret, hook=hook)
 
 
-class Planned(NamedTuple):
-    """A request of a batch: what it asks; the verdict on it if it asks nobody; the shedder's admission."""
-
-    plan: Plan
-    verdict: Verdict | None
-    admission: Any
+def _unlimited(plan: Plan, cost: int, now: Micros) -> Verdict:
+    """Return the verdict of rules that ask no counter."""
+    rule = plan.course.decided_by
+    return blocked(cost, now) if rule is not None and rule.action == "deny" else passed(cost, now)
 
 
-def parted(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
-    """Descriptors and costs."""
+def pairs_of(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
+    """Return descriptors and costs."""
     pairs = [request if isinstance(request, tuple) else (request, 1) for request in requests]
     for position, pair in enumerate(pairs):
         if len(pair) != 2:
@@ -200,27 +271,20 @@ def parted(requests: Iterable[Request]) -> list[tuple[Descriptor, int]]:
     return pairs
 
 
-def decided(plan: Plan, cost: int, now: Micros) -> Verdict | None:
-    """The verdict that follows from the rules alone; None if counters must be asked."""
-    rule = plan.course.decided_by
-    if rule is not None and rule.action == "deny":
-        return blocked(cost, now)
-    return None if plan.posed else passed(cost, now)
-
-
-def deadline(planned: Iterable[Planned]) -> Micros | None:
-    """The shortest of a batch."""
-    deadlines = [one.plan.course.deadline for one in planned if one.verdict is None]
-    return min([deadline for deadline in deadlines if deadline is not None], default=None)
+def batch_of(begun: Iterable[Begun]) -> tuple[list[Acquire], Micros | None]:
+    """Return the operations of a batch, and the shortest of their deadlines."""
+    pending = [one for one in begun if isinstance(one, Pending)]
+    deadlines = [one.deadline for one in pending if one.deadline is not None]
+    return [one.op for one in pending], min(deadlines, default=None)
 
 
 def is_free(charged: Verdict | Receipt) -> bool:
-    """Whether it was a request that passed without being charged, so that there is nothing to change."""
+    """Return whether a request passed without being charged, so that there is nothing to change."""
     return isinstance(charged, Ruling) and charged.allowed and charged.receipt is None
 
 
 def holds(charged: Verdict | Receipt) -> bool:
-    """Whether a place came with it. What is neither verdict nor receipt is left to the limiter to complain about."""
+    """Return whether a place came with a request. The limiter refuses what is neither verdict nor receipt."""
     if isinstance(charged, Ruling):
         receipt = charged.receipt
         return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
@@ -228,7 +292,7 @@ def holds(charged: Verdict | Receipt) -> bool:
 
 
 def outcome(ruling: Ruling) -> str:
-    """What would become of the request."""
+    """Return in words what would become of the request."""
     if ruling.source in ("open", "closed"):
         return f"the store cannot answer: it {'may pass' if ruling else 'is refused'}"
     if ruling:
@@ -238,23 +302,22 @@ def outcome(ruling: Ruling) -> str:
     return f"it is refused by {ruling.rule} ({ruling.reason}){wait}"
 
 
-# ---------------------------------------------------------------- enforcer
-
-
 class Enforcer(RuleFront):
     """Rules for blocking code.
 
     - `rules`: a `RuleSet`, or a source of the one in force.
-    - `limiter`: whose store holds the counters.
-    - `directory`: who owns an API key; with one, `owner` and `tier` of a descriptor come from there alone. Another one
-      may be assigned at any time.
+    - `limiter`: its store holds the counters.
+    - `directory`: the owners of API keys; with one, `owner` and `tier` of a descriptor come from there alone. Another
+      one may be assigned at any time.
     - `shedder`: asked before any counter, with the highest priority among the matching rules. An `allow` rule exempts
       from it too.
-    - `hook`: told of every decision; see `penstock.events.Decided`.
+    - `hook`: hears of every decision; see `penstock.events.Decided`.
 
     >>> if not enforcer.check({"path": "/login", "ip": ip}):
     ...     ...  # refuse
     """
+
+    directory: KeyDirectory | None
 
     def __init__(
         self,
@@ -262,7 +325,7 @@ class Enforcer(RuleFront):
         limiter: Limiter,
         *,
         directory: KeyDirectory | None = None,
-        shedder: Shedder | None = None,
+        shedder: AdmissionControl | None = None,
         hook: Hook = nobody,
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
@@ -279,7 +342,7 @@ class Enforcer(RuleFront):
         follow: bool = False,
         keys: str | Path | None = None,
         keys_secret: bytes | None = None,
-        shedder: Shedder | None = None,
+        shedder: AdmissionControl | None = None,
         hook: Hook = nobody,
     ) -> Self:
         """Return an enforcer of the rules in a YAML file, to be closed when it is no longer used.
@@ -314,33 +377,16 @@ class Enforcer(RuleFront):
         Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
         is not charged again.
         """
-        rules = self._source.current
-        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-        now = time_ns() // 1_000
-        if self.directory is not None:
-            descriptor = self.directory.describe(descriptor, now)
-        plan = rules.match(descriptor, now, cost)
-        verdict, admission = None, None
-        if self._shedder is not None or not plan[1]:
-            verdict, admission = self._unasked(plan, cost, now)
-        if verdict is None:
-            ruling = self._front.engine.decide(plan[1], now, Ruling) if id is None else None
-            if ruling is None:
-                verdict = self._run(plan, id)
-            else:
-                if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
-                    ruling.plan = plan
-                    return ruling
-                verdict = ruling
-        return self._ruled(verdict, plan, admission)
+        begun = self.begin(descriptor, cost, id)
+        if isinstance(begun, Pending):
+            return self.finish(begun, self.limiter.engine.run((begun.op,), begun.deadline)[0])
+        return begun
 
     def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
-        rules, now = self._source.current, self._now()
-        planned = self._plans(rules, [(self._described(one, now), cost) for one, cost in parted(requests)], now)
-        ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = self.limiter.engine.run(ops, deadline(planned)) if ops else []
-        return self._rulings(planned, outcomes)
+        begun = self._begun_many([(self.describe(one), cost) for one, cost in pairs_of(requests)])
+        ops, deadline = batch_of(begun)
+        return self._finished_many(begun, self.limiter.engine.run(ops, deadline) if ops else ())
 
     def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
         """Check a request that holds places of concurrency quotas, to be given back at the end of a `with` block.
@@ -375,19 +421,17 @@ class Enforcer(RuleFront):
         return self.limiter.renew(charged) if holds(charged) else True
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """What the rules make of a request and why, and how its counters stand. Charges nothing."""
-        rules, now = self._source.current, self._now()
-        descriptor = self._described(descriptor, now)
-        plan = rules.match(descriptor, now, cost)
-        peeked = self._run(plan, None, dry=True) if plan.posed else None
-        return self._explanation(rules, descriptor, plan, peeked)
+        """Return what the rules make of a request and why, and how its counters stand. Charges nothing."""
+        begun, explanation = self.begin_explain(descriptor, cost)
+        if isinstance(begun, Pending):
+            begun = self.finish(begun, self.limiter.engine.run((begun.op,), begun.deadline)[0])
+        return explanation(begun)
 
-    def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        return descriptor if self.directory is None else self.directory.describe(descriptor, now)
-
-    def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
-        op = self._acquire(plan, request_id, dry=dry)
-        return verdict_of(self.limiter.engine.run([op], plan.course.deadline)[0])
+    def describe(self, descriptor: Descriptor) -> Descriptor:
+        """Return a descriptor with what the directory knows of its API key."""
+        if self.directory is None or descriptor.__class__ is Described:
+            return descriptor
+        return self.directory.describe(descriptor, self._now())
 
 
 class AsyncEnforcer(RuleFront):
@@ -403,7 +447,7 @@ class AsyncEnforcer(RuleFront):
         limiter: AsyncLimiter,
         *,
         directory: KeyDirectory | AsyncKeyDirectory | None = None,
-        shedder: Shedder | None = None,
+        shedder: AdmissionControl | None = None,
         hook: Hook = nobody,
     ) -> None:
         super().__init__(rules, limiter, shedder, hook)
@@ -420,7 +464,7 @@ class AsyncEnforcer(RuleFront):
         follow: bool = False,
         keys: str | Path | None = None,
         keys_secret: bytes | None = None,
-        shedder: Shedder | None = None,
+        shedder: AdmissionControl | None = None,
         hook: Hook = nobody,
     ) -> Self:
         """Return an enforcer of the rules in a YAML file; see `Enforcer.from_file`. It reads the files at once."""
@@ -450,33 +494,18 @@ class AsyncEnforcer(RuleFront):
         Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
         is not charged again.
         """
-        rules = self._source.current
-        time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-        now = time_ns() // 1_000
-        if self.directory is not None:
-            descriptor = await self._described(descriptor, now)
-        plan = rules.match(descriptor, now, cost)
-        verdict, admission = None, None
-        if self._shedder is not None or not plan[1]:
-            verdict, admission = self._unasked(plan, cost, now)
-        if verdict is None:
-            ruling = self._front.engine.decide(plan[1], now, Ruling) if id is None else None
-            if ruling is None:
-                verdict = await self._run(plan, id)
-            else:
-                if admission is None and self._hook is nobody:  # as on most hot paths: nothing else to do
-                    ruling.plan = plan
-                    return ruling
-                verdict = ruling
-        return self._ruled(verdict, plan, admission)
+        if isinstance(self.directory, AsyncKeyDirectory):
+            descriptor = await self.describe(descriptor)
+        begun = self.begin(descriptor, cost, id)
+        if isinstance(begun, Pending):
+            return self.finish(begun, (await self.limiter.engine.run((begun.op,), begun.deadline))[0])
+        return begun
 
     async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
         """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
-        rules, now = self._source.current, self._now()
-        planned = self._plans(rules, [(await self._described(one, now), cost) for one, cost in parted(requests)], now)
-        ops = [self._acquire(one.plan, None) for one in planned if one.verdict is None]
-        outcomes = await self.limiter.engine.run(ops, deadline(planned)) if ops else []
-        return self._rulings(planned, outcomes)
+        begun = self._begun_many([(await self.describe(one), cost) for one, cost in pairs_of(requests)])
+        ops, deadline = batch_of(begun)
+        return self._finished_many(begun, await self.limiter.engine.run(ops, deadline) if ops else ())
 
     def hold(
         self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False
@@ -521,19 +550,17 @@ class AsyncEnforcer(RuleFront):
         return await self.limiter.renew(charged) if holds(charged) else True
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """What the rules make of a request and why, and how its counters stand. Charges nothing."""
-        rules, now = self._source.current, self._now()
-        descriptor = await self._described(descriptor, now)
-        plan = rules.match(descriptor, now, cost)
-        peeked = await self._run(plan, None, dry=True) if plan.posed else None
-        return self._explanation(rules, descriptor, plan, peeked)
+        """Return what the rules make of a request and why, and how its counters stand. Charges nothing."""
+        begun, explanation = self.begin_explain(await self.describe(descriptor), cost)
+        if isinstance(begun, Pending):
+            begun = self.finish(begun, (await self.limiter.engine.run((begun.op,), begun.deadline))[0])
+        return explanation(begun)
 
-    async def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        if self.directory is None:
+    async def describe(self, descriptor: Descriptor) -> Descriptor:
+        """Return a descriptor with what the directory knows of its API key."""
+        directory = self.directory
+        if directory is None or descriptor.__class__ is Described:
             return descriptor
-        described = self.directory.describe(descriptor, now)
-        return await described if isinstance(described, Awaitable) else described
-
-    async def _run(self, plan: Plan, request_id: Id | None, *, dry: bool = False) -> Verdict:
-        op = self._acquire(plan, request_id, dry=dry)
-        return verdict_of((await self.limiter.engine.run([op], plan.course.deadline))[0])
+        if isinstance(directory, AsyncKeyDirectory):
+            return await directory.describe(descriptor, self._now())
+        return directory.describe(descriptor, self._now())

@@ -38,7 +38,7 @@ from penstock.client.codec import (
 from penstock.client.http import DEFAULT_TIMEOUT, ApiRequest, Lost, ReplyOrLost
 from penstock.client.store import AsyncServiceCalls, AsyncServiceStore, ServiceCalls, ServiceStore
 from penstock.clock import Clock, SystemClock
-from penstock.enforcer import Request, parted
+from penstock.enforcer import Request, pairs_of
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import Id, QuotaLike, check_id
 from penstock.errors import InvalidInput, InvalidOption, InvalidRequest, StoreError, shown
@@ -88,7 +88,7 @@ class ServiceRules:
     def checking_many(self, requests: Iterable[Request]) -> Flow[list[ServiceRuling]]:
         """Decide on many requests, in as few API requests as a service takes."""
         self._check_open()
-        pairs = parted(requests)
+        pairs = pairs_of(requests)
         bodies = [check_body(_checked(one), check_units("cost", cost, least=0), None) for one, cost in pairs]
         checks = [request(BATCH, body, safe=False) for body in bodies]
         parts = list(portions(checks))

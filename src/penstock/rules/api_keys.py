@@ -234,6 +234,10 @@ class _Memory:
         return len(self._young) + len(self._old)
 
 
+class Described(dict[str, Any]):
+    """A descriptor in which a directory has looked up the key, so that no other need do so."""
+
+
 class _Directory:
     """What both directories share: hashing, remembering, and what a descriptor becomes."""
 
@@ -284,7 +288,7 @@ class _Directory:
 
     def _described(self, descriptor: Descriptor, record: KeyRecord | None) -> Descriptor:
         """The descriptor with the entries of its key, and without any that the caller claimed."""
-        described = dict(descriptor)
+        described = Described(descriptor)
         described.pop(OWNER, None)
         described.pop(TIER, None)
         if record is None or not _is_good(record):

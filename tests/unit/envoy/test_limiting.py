@@ -338,7 +338,7 @@ def test_plans_of_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.service.envoy.by_config.monotonic", lambda: 100.0)
+    monkeypatch.setattr("penstock.engine.batch.monotonic", lambda: 100.0)
     bench = Bench(LIMITS)
     asked: list[tuple[int, int | None]] = []
 

@@ -4,11 +4,11 @@ import pytest
 
 from penstock import Limiter
 from penstock.errors import InvalidQuota
-from penstock.service.api.quotas import TOGETHER, Named
+from penstock.service.api.quotas import TOGETHER, KnownQuotas
 
 
 def test_amounts_may_vary_and_names_may_not_without_end() -> None:
-    named = Named(Limiter().operations, most=3)
+    named = KnownQuotas(Limiter().operations, most=3)
     assert [named.check(f"{limit}/minute") for limit in range(1, 11)] == [f"{n}/minute" for n in range(1, 11)]
     assert named.check(["5/second gcra", "100/hour name a"]) == ["5/second gcra", "100/hour name a"]
     with pytest.raises(InvalidQuota) as caught:
@@ -22,7 +22,7 @@ def test_amounts_may_vary_and_names_may_not_without_end() -> None:
 
 
 def test_what_is_no_quota_takes_no_room() -> None:
-    named = Named(Limiter().operations, most=1)
+    named = KnownQuotas(Limiter().operations, most=1)
     for _ in range(3):
         with pytest.raises(InvalidQuota):
             named.check("100 per fortnight")
@@ -31,7 +31,7 @@ def test_what_is_no_quota_takes_no_room() -> None:
 
 def test_one_call_may_not_name_too_many() -> None:
     limiter = Limiter()
-    named = Named(limiter.operations)
+    named = KnownQuotas(limiter.operations)
     many = [f"{n}/minute name n{n}" for n in range(1, TOGETHER + 2)]
     assert named.check(many[:-1]) == many[:-1]
     with pytest.raises(InvalidQuota) as caught:

@@ -7,9 +7,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from penstock.headers import HeaderWriter
 from penstock.service.api import openapi
 from penstock.service.api.endpoints import Endpoints
-from tests.unit.service.desk import ByHand, Desk
+from penstock.service.api.verdicts import Verdicts
+from penstock.service.receipts import Tokens
+from tests.unit.service.desk import SECRET, ByHand, Desk
 
 DOCS = Path(__file__).parents[3] / "docs" / "openapi.json"
 DOCUMENT: dict[str, Any] = json.loads(openapi.DOCUMENT)
@@ -30,7 +33,8 @@ def test_the_description_is_served_and_published() -> None:
 
 def test_every_call_is_described_and_nothing_else() -> None:
     desk = Desk()
-    endpoints = Endpoints(desk.decider, desk.limiter, None, None)  # type: ignore[arg-type]
+    tokens = Tokens(SECRET)
+    endpoints = Endpoints(desk.decider, desk.limiter, tokens, Verdicts(HeaderWriter(), tokens))
     assert {path.encode() for path, methods in DOCUMENT["paths"].items() if "authz" not in path} == {*endpoints.by_path}
     for path in DOCUMENT["paths"]:
         if "authz" in path:

@@ -1,7 +1,7 @@
-"""Proxies that ask over HTTP whether a request may pass: Envoy, nginx, Traefik, Caddy and their like.
+"""Authorization requests of proxies over HTTP: Envoy, nginx, Traefik, Caddy and their like.
 
-They say in different ways what the request is. Each way has a path of its own, because a client may send whatever
-headers it likes, and a proxy overwrites only those of its own way:
+Proxies describe the client's request in different ways. Each way has a path of its own, because a client may send any
+headers, and a proxy overwrites only those of its own way:
 
 | path | the request's method and path |
 |---|---|
@@ -9,12 +9,11 @@ headers it likes, and a proxy overwrites only those of its own way:
 | `/v1/authz-original` | `X-Original-Method`, `X-Original-URI`: nginx's `auth_request` |
 | `/v1/authz-forwarded` | `X-Forwarded-Method`, `X-Forwarded-Uri`: Traefik's `forwardAuth`, Caddy's `forward_auth` |
 
-A refusal is 429, 403 or 503, except that nginx knows no other than 403: there the true status is in
-`X-Penstock-Status`.
+A refusal is 429, 403 or 503. nginx accepts no other than 403: there the true status is in `X-Penstock-Status`.
 
 The path is matched as applications see it: percent-decoded, without `//` and dot segments, so that there is one way to
-write it. The client's address is taken from the forwarding header as far as proxies are trusted, and the one that asks
-is one of them.
+write it. The client's address is taken from the forwarding header as far as proxies are trusted; the calling proxy is
+one of them.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+from penstock.engine.batch import Batch
 from penstock.errors import InvalidOption, PenstockError, shown
 from penstock.headers import HeaderWriter
-from penstock.model import Verdict
 from penstock.rules.api_keys import API_KEY_HEADER
 from penstock.rules.client_ip import TrustedProxies
-from penstock.rules.refusal import RefusalResponse, refusal_of
+from penstock.rules.refusal import refusal_of
 from penstock.service.api.problems import Unacceptable, answer_of, note
-from penstock.service.decisions import Batch, Decider, Result
+from penstock.service.decisions import Decider, Result
 from penstock.service.wire.calls import Call, Head, Header
 
 UNDER = b"/v1/authz/"
@@ -51,11 +50,11 @@ _SLASHES = re.compile(r"/{2,}")
 
 
 class AuthzOptions(NamedTuple):
-    """How the requests that proxies ask about are read.
+    """How the client's request is read from a proxy's.
 
     - `api_key_header`: where clients send their key; the entry `api_key`.
-    - `trusted_proxies`, `forwarded_header`: how far the header that tells the client's address is believed, see
-      `penstock.rules.client_ip`. By default one proxy, the one that asks.
+    - `trusted_proxies`, `forwarded_header`: how far the header with the client's address is trusted, see
+      `penstock.rules.client_ip`. By default one proxy, the calling one.
     - `entries`: more entries of the descriptor, and the headers they are read from.
     """
 
@@ -66,7 +65,7 @@ class AuthzOptions(NamedTuple):
 
 
 class Authz:
-    """Decides on requests that proxies ask about."""
+    """Decides on the requests that proxies forward."""
 
     def __init__(self, decider: Decider, writer: HeaderWriter, options: AuthzOptions) -> None:
         self._decider, self._writer = decider, writer
@@ -81,11 +80,11 @@ class Authz:
         }
 
     def knows(self, path: bytes) -> bool:
-        """Whether calls of this path are answered here."""
+        """Return whether calls of this path are answered here."""
         return path.startswith(UNDER) or path in self._reads
 
     def take(self, call: Call, batch: Batch) -> None:
-        """Decide on what a call asks about, and answer it."""
+        """Decide on the client's request, and answer the call."""
         then = partial(self._tell, call, batch)
         try:
             read = self._reads.get(call.path)
@@ -131,29 +130,25 @@ class Authz:
             return
         if result:
             call.answer(_ALLOWED, b"", _raw(self._writer.headers(result.shown())))
-            batch.answered(ROUTE, 200)
+            batch.statuses[ROUTE].append(200)
             return
-        status, headers, body = self._refusal(result)
-        extra = _raw(headers)
+        status, headers, body = refusal_of(result, self._writer)
+        extra = _raw([header for header in headers if header[0] != "Content-Length"])
         if call.path == ORIGINAL:
             extra.append((STATUS, str(status).encode()))
             status = FORBIDDEN
         call.answer(_REFUSALS[status], body, extra)
-        batch.answered(ROUTE, status)
-
-    def _refusal(self, verdict: Verdict) -> RefusalResponse:
-        refusal = refusal_of(verdict, self._writer)
-        return refusal._replace(headers=[header for header in refusal.headers if header[0] != "Content-Length"])
+        batch.statuses[ROUTE].append(status)
 
 
 def _fail(call: Call, batch: Batch, error: Exception) -> None:
     head, body = answer_of(error)
     call.answer(head, body)
-    batch.answered(ROUTE, head.status)
+    batch.statuses[ROUTE].append(head.status)
 
 
 def plain(path: bytes) -> str:
-    """A path in the one form that it is matched in; it begins with a slash."""
+    """Return a path in the one form that is matched; it begins with a slash."""
     if b"%" in path:
         path = unquote_to_bytes(path)
     text = path.decode("utf-8", "replace")  # proxies pass on what clients did not encode
@@ -172,7 +167,7 @@ def plain(path: bytes) -> str:
 
 
 def _path_in(target: bytes) -> bytes:
-    """The path of what stood in a request line: without the query, and without scheme and host if it has them."""
+    """Return the path of a request target: without query, scheme and host."""
     if not target.startswith(b"/"):
         target = _AUTHORITY.sub(b"", target, count=1)
     return target.partition(b"?")[0].partition(b"#")[0]

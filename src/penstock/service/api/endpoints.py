@@ -1,7 +1,7 @@
-"""The calls of the decision API, one function each: from a body to what is asked, and from what came of it to a body.
+"""The calls of the decision API, one function each: from a body to operations, and from their outcomes to a body.
 
-Each takes a body and a `Reply`, which knows the batch it goes with, and is told once, now or when the batch was run.
-What is wrong with a call is raised, or told to the reply if it is found out later; it is nobody else's concern.
+Each takes a body and a `Responder`, which knows the batch of the call and answers it, now or when the batch was run.
+What is wrong with a call is raised, or goes to the responder if it is found out later; no other call is affected.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import Decoder
 
+from penstock.engine.batch import Batch, Gather, time_left
 from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
@@ -24,9 +25,9 @@ from penstock.rules.explain import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
-from penstock.service.api.quotas import Named
+from penstock.service.api.quotas import KnownQuotas
 from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
-from penstock.service.decisions import Batch, Decider, Result, Then
+from penstock.service.decisions import Decider, Result
 from penstock.service.receipts import Tokens
 
 MAX_BATCH = 1_000
@@ -43,22 +44,24 @@ _places = Decoder(bodies.Places).decode
 _list = Decoder(list[Raw]).decode
 
 
-class Reply(ABC):
-    """Who is told what came of a call: one of these, once. `expires` is when whoever waits for it gives up."""
+class Responder(ABC):
+    """Answers one call, once. `expires`: when the caller gives up waiting."""
 
     __slots__ = ("batch", "expires")
 
-    def __init__(self, batch: Batch, expires: float | None) -> None:
-        self.batch, self.expires = batch, expires
+    batch: Batch
+    expires: float | None
 
     @abstractmethod
-    def tell(self, body: bytes) -> None: ...
+    def tell(self, body: bytes) -> None:
+        """Answer with a body."""
 
     @abstractmethod
-    def fail(self, error: Exception) -> None: ...
+    def fail(self, error: Exception) -> None:
+        """Answer with a problem."""
 
 
-Endpoint: TypeAlias = Callable[[bytes, Reply], None]
+Endpoint: TypeAlias = Callable[[bytes, Responder], None]
 
 
 class Endpoints:
@@ -66,9 +69,8 @@ class Endpoints:
 
     def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
         self._decider, self._operations = decider, limiter.operations
-        self._tokens, self._verdicts = tokens, verdicts
-        self._named = Named(limiter.operations)
-        self._check_now = decider.check_now
+        self._tokens, self._write = tokens, verdicts.write
+        self._known = KnownQuotas(limiter.operations)
         self._acquire_now = limiter.acquire if isinstance(limiter, Limiter) and limiter.engine.in_process else None
         self.by_path: dict[bytes, Endpoint] = {
             b"/v1/check": self.check,
@@ -87,54 +89,50 @@ class Endpoints:
 
     # ------------------------------------------------------------ deciding
 
-    def check(self, body: bytes, reply: Reply) -> None:
+    def check(self, body: bytes, reply: Responder) -> None:
         sent = _check(body)
-        check_now = self._check_now
-        if check_now is not None:
-            ruling = check_now(reply.batch, sent.descriptor, sent.cost, sent.id)
-            reply.tell(self._verdicts.write(ruling, _extras(sent)))
-        else:
-            self._by_rules(sent, reply, _extras(sent))
+        self._by_rules(sent, reply, Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING)
 
-    def check_batch(self, body: bytes, reply: Reply) -> None:
+    def check_batch(self, body: bytes, reply: Responder) -> None:
         checks = _list(body)
         if len(checks) > MAX_BATCH:
             raise Unacceptable(422, "batch_too_large", f"body: {len(checks)} checks (expected at most {MAX_BATCH})")
-        together = _Together(len(checks), reply)
+        gather = Gather(len(checks), lambda results: reply.tell(encode({"results": results})))
         for position, check in enumerate(checks):
-            part = _Part(together, position)
+            part = _PartResponder(reply, gather, position)
             try:
                 self.check(cast("bytes", check), part)
             except Exception as error:
                 note("/v1/check/batch", error)
                 part.fail(error)
-        together.told(0)
 
-    def acquire(self, body: bytes, reply: Reply) -> None:
+    def acquire(self, body: bytes, reply: Responder) -> None:
         sent = _acquire(body)
-        self._by_quota(sent, reply, _extras(sent))
+        extras = Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
+        self._by_quota(sent, reply, extras)
 
-    def hold(self, body: bytes, reply: Reply) -> None:
+    def hold(self, body: bytes, reply: Responder) -> None:
         sent = _either(body)
         if not _names_rules(sent):
             self._operations.check_places(self._quota(sent.quota))
         self._either(sent, reply)
 
-    def reserve(self, body: bytes, reply: Reply) -> None:
+    def reserve(self, body: bytes, reply: Responder) -> None:
         sent = _either(body)
         if sent.id is None:  # a reservation is settled by its record, and only an id leaves one
             sent.id = os.urandom(ID_BYTES).hex()
         self._either(sent, reply)
 
-    def peek(self, body: bytes, reply: Reply) -> None:
+    def peek(self, body: bytes, reply: Responder) -> None:
         sent = _peek(body)
+        extras = Extras(decisions=sent.decisions)
         if _names_rules(sent):
-            self._by_rules(cast("bodies.Check", sent), reply, Extras(decisions=sent.decisions), dry=True)
+            self._by_rules(cast("bodies.Check", sent), reply, extras, dry=True)
         else:
             op = self._operations.acquire(_key(sent.key), self._quota(sent.quota), sent.cost, dry=True)
-            self._add(op, partial(self._decided, reply, Extras(decisions=sent.decisions), True), reply)
+            self._run([op], reply, lambda outcomes: self._write(verdict_of(outcomes[0]), extras))
 
-    def explain(self, body: bytes, reply: Reply) -> None:
+    def explain(self, body: bytes, reply: Responder) -> None:
         sent = _explain(body)
 
         def explained(explanation: Explanation | PenstockError) -> None:
@@ -146,114 +144,106 @@ class Endpoints:
         self._decider.explain(reply.batch, sent.descriptor, sent.cost, reply.expires, explained)
 
     def _quota(self, quota: bodies.JsonQuota | UnsetType) -> bodies.JsonQuota:
-        return self._named.check(cast("bodies.JsonQuota", quota))
+        return self._known.check(cast("bodies.JsonQuota", quota))
 
-    def _either(self, sent: bodies.Either, reply: Reply) -> None:
+    def _either(self, sent: bodies.Either, reply: Responder) -> None:
         if _names_rules(sent):
             self._by_rules(cast("bodies.Check", sent), reply, A_RECEIPT)
         else:
             self._by_quota(sent, reply, A_RECEIPT)
 
-    def _by_rules(self, sent: bodies.Check, reply: Reply, extras: Extras, *, dry: bool = False) -> None:
-        then = partial(self._ruled, reply, extras)
+    def _by_rules(self, sent: bodies.Check, reply: Responder, extras: Extras, *, dry: bool = False) -> None:
         id = None if dry else sent.id
+        then = partial(self._ruled, reply, extras)
         known = self._decider.check(
             reply.batch, sent.descriptor, sent.cost, id, dry=dry, expires=reply.expires, then=then
         )
         if known is not None:
-            then(known)
+            reply.tell(self._write(known, extras))
 
-    def _ruled(self, reply: Reply, extras: Extras, result: Result) -> None:
+    def _ruled(self, reply: Responder, extras: Extras, result: Result) -> None:
         if isinstance(result, PenstockError):
             reply.fail(result)
         else:
-            reply.tell(self._verdicts.write(result, extras))
+            reply.tell(self._write(result, extras))
 
-    def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Reply, extras: Extras) -> None:
+    def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Responder, extras: Extras) -> None:
         key, quota = _key(sent.key), self._quota(sent.quota)
-        if self._acquire_now is not None:
-            verdict = self._acquire_now(key, quota, sent.cost, sent.id)
+
+        def answer(verdict: Verdict) -> bytes:
             reply.batch.decided.append(verdict)
-            reply.tell(self._verdicts.write(verdict, extras))
+            return self._write(verdict, extras)
+
+        if self._acquire_now is not None:
+            reply.tell(answer(self._acquire_now(key, quota, sent.cost, sent.id)))
         else:
             op = self._operations.acquire(key, quota, sent.cost, id=sent.id)
-            self._add(op, partial(self._decided, reply, extras, False), reply)
+            self._run([op], reply, lambda outcomes: answer(verdict_of(outcomes[0])))
 
-    def _decided(self, reply: Reply, extras: Extras, dry: bool, outcome: Outcome) -> Verdict | None:
-        try:
-            verdict = verdict_of(outcome)
-        except PenstockError as error:
-            reply.fail(error)
-            return None
-        reply.tell(self._verdicts.write(verdict, extras))
-        return None if dry else verdict
+    def _run(self, ops: Sequence[Op], reply: Responder, body_of: Callable[[Sequence[Outcome]], bytes]) -> None:
+        """Run operations with the batch of the call. `body_of` makes the answer of their outcomes."""
 
-    def _add(self, op: Op, then: Then, reply: Reply) -> None:
-        """Run an operation with the batch that the reply goes with."""
-        reply.batch.add(op, self._decider.deadline(None, reply.expires), then)
+        def then(outcomes: Sequence[Outcome]) -> None:
+            try:
+                body = body_of(outcomes)
+            except PenstockError as error:
+                reply.fail(error)
+            else:
+                reply.tell(body)
+
+        reply.batch.add(ops, time_left(self._decider.budget, reply.expires), then)
 
     # ------------------------------------------------------------ amending
 
-    def refund(self, body: bytes, reply: Reply) -> None:
+    def refund(self, body: bytes, reply: Responder) -> None:
         sent = _refund(body)
         receipt = self._opened(sent.receipt)
         op = self._operations.refund(receipt, sent.units) if receipt.charges else None
         self._amend(op, reply)
 
-    def settle(self, body: bytes, reply: Reply) -> None:
+    def settle(self, body: bytes, reply: Responder) -> None:
         sent = _settle(body)
         receipt = self._opened(sent.receipt)
         op = self._operations.settle(receipt, sent.units) if receipt.charges else None
         self._amend(op, reply)
 
-    def release(self, body: bytes, reply: Reply) -> None:
+    def release(self, body: bytes, reply: Responder) -> None:
         receipt = self._opened(_places(body).receipt)
         op = self._operations.places("release", receipt) if _has_places(receipt) else None
         self._amend(op, reply)
 
-    def renew(self, body: bytes, reply: Reply) -> None:
+    def renew(self, body: bytes, reply: Responder) -> None:
         receipt = self._opened(_places(body).receipt)
         if not _has_places(receipt):
             reply.tell(encode(bodies.Renewed(True)))
             return
         op = self._operations.places("renew", receipt)
+        self._run([op], reply, lambda outcomes: encode(bodies.Renewed(all_renewed(op, amended_by(outcomes[0])))))
 
-        def renewed(outcome: Outcome) -> None:
-            try:
-                reply.tell(encode(bodies.Renewed(all_renewed(op, amended_by(outcome)))))
-            except PenstockError as error:
-                reply.fail(error)
-
-        self._add(op, renewed, reply)
-
-    def reset(self, body: bytes, reply: Reply) -> None:
+    def reset(self, body: bytes, reply: Responder) -> None:
         sent = _reset(body)
         if _names_rules(sent):
-            _, _, plan = self._decider.plan(cast("dict[str, object]", sent.descriptor), 1)
+            plan = self._decider.enforcer.begin(cast("dict[str, object]", sent.descriptor), dry=True).plan
             ops: Sequence[Op] = [Reset(key, quota) for key, quota, _, _ in plan.posed]
         else:
             ops = self._operations.reset(_key(sent.key), self._quota(sent.quota))
-        forgotten = _Forgotten(len(ops), reply)
-        for op in ops:
-            self._add(op, forgotten.one, reply)
-        if not ops:
-            reply.tell(encode(bodies.Forgotten(0)))
 
-    def _amend(self, op: Amend | None, reply: Reply) -> None:
+        def forgotten(outcomes: Sequence[Outcome]) -> bytes:
+            return encode(bodies.Forgotten(len([amended_by(outcome) for outcome in outcomes])))
+
+        self._run(ops, reply, forgotten)
+
+    def _amend(self, op: Amend | None, reply: Responder) -> None:
         """Amend what was charged; with no operation there is nothing that could be."""
+
+        def amended(outcomes: Sequence[Outcome]) -> bytes:
+            changed = amended_by(outcomes[0])
+            return encode(bodies.Amended(changed.units, changed.each))
+
         if op is None:
             reply.tell(_NOTHING)
-            return
-
-        def amended(outcome: Outcome) -> None:
-            try:
-                changed = amended_by(outcome)
-            except PenstockError as error:
-                reply.fail(error)
-            else:
-                reply.tell(encode(bodies.Amended(changed.units, changed.each)))
-
-        self._add(op, amended, reply)
+        else:
+            self._run([op], reply, amended)
 
     def _opened(self, token: str) -> Receipt:
         return self._tokens.open(token, self._operations.now())
@@ -262,60 +252,20 @@ class Endpoints:
 _NOTHING = encode(bodies.Amended(0, ()))
 
 
-class _Together:
-    """The answers to a batch of checks, in their order: told when all are there."""
+class _PartResponder(Responder):
+    """Answers one check of a batch of checks."""
 
-    __slots__ = ("_missing", "parts", "reply")
+    __slots__ = ("_gather", "_position")
 
-    def __init__(self, checks: int, reply: Reply) -> None:
-        self.parts: list[Raw] = [Raw()] * checks
-        self._missing, self.reply = checks, reply
-
-    def told(self, parts: int = 1) -> None:
-        self._missing -= parts
-        if self._missing == 0:
-            self._missing = -1
-            self.reply.tell(encode({"results": self.parts}))
-
-
-class _Part(Reply):
-    """One of them."""
-
-    __slots__ = ("_position", "_together")
-
-    def __init__(self, together: _Together, position: int) -> None:
-        super().__init__(together.reply.batch, together.reply.expires)
-        self._together, self._position = together, position
+    def __init__(self, whole: Responder, gather: Gather, position: int) -> None:
+        self.batch, self.expires = whole.batch, whole.expires
+        self._gather, self._position = gather, position
 
     def tell(self, body: bytes) -> None:
-        self._together.parts[self._position] = Raw(body)
-        self._together.told()
+        self._gather.put(self._position, Raw(body))
 
     def fail(self, error: Exception) -> None:
         self.tell(encode({"problem": problem_of(error)}))
-
-
-class _Forgotten:
-    """Counters that are to be forgotten; told of when all were."""
-
-    __slots__ = ("_counters", "_error", "_missing", "_reply")
-
-    def __init__(self, counters: int, reply: Reply) -> None:
-        self._counters = self._missing = counters
-        self._reply = reply
-        self._error: PenstockError | None = None
-
-    def one(self, outcome: Outcome) -> None:
-        try:
-            amended_by(outcome)
-        except PenstockError as error:
-            self._error = error
-        self._missing -= 1
-        if not self._missing:
-            if self._error is None:
-                self._reply.tell(encode(bodies.Forgotten(self._counters)))
-            else:
-                self._reply.fail(self._error)
 
 
 def _names_rules(sent: bodies.Either | bodies.Peek | bodies.Reset) -> bool:
@@ -329,10 +279,6 @@ def _names_rules(sent: bodies.Either | bodies.Peek | bodies.Reset) -> bool:
 
 def _key(key: JsonKey | UnsetType) -> Key:
     return tuple(key) if key.__class__ is list else cast("str", key)
-
-
-def _extras(sent: bodies.Check | bodies.Acquire) -> Extras:
-    return Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
 
 
 def _has_places(receipt: Receipt) -> bool:

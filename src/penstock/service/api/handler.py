@@ -1,17 +1,18 @@
-"""Api: the handler of every path under `/v1/`. Whatever a batch of calls wants of the store is one run."""
+"""Api: the handler of every path under `/v1/`. The operations of a batch of calls go to the store together."""
 
 from __future__ import annotations
 
+from penstock.engine.batch import Batch
 from penstock.engine.engine import Runner
 from penstock.engine.protocols import Observer
 from penstock.headers import HeaderWriter
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
-from penstock.service.api.endpoints import Endpoints, Reply
+from penstock.service.api.endpoints import Endpoints, Responder
 from penstock.service.api.problems import TYPE, Unacceptable, answer_of, note
 from penstock.service.api.verdicts import Verdicts
-from penstock.service.decisions import Batch, Decider
+from penstock.service.decisions import Decider
 from penstock.service.receipts import Tokens
 from penstock.service.wire.calls import Call, Head
 
@@ -27,9 +28,9 @@ class Api:
     """Answers calls of the decision API.
 
     - `decider`: for requests that rules decide on; `limiter`: for those that name a quota, on the same store.
-    - `secret`: what receipts are sealed with; all servers of a fleet share it.
+    - `secret`: the key that receipts are sealed with; all servers of a fleet share it.
     - `writer`: writes the headers that verdicts carry, and those of answers to proxies.
-    - `authz`: how the requests that proxies ask about are read.
+    - `authz`: how the requests of proxies are read.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Api:
             found = endpoints.get(call.path)
             if found is not None and call.method == b"POST":
                 endpoint, route = found
-                reply = _Answer(call, batch, route)
+                reply = _CallResponder(call, batch, route)
                 try:
                     endpoint(call.body, reply)
                 except Exception as error:
@@ -72,7 +73,7 @@ class Api:
         batch.run()
 
     def _other(self, call: Call, batch: Batch, route: str | None) -> None:
-        """A call of another method or path than those that are answered."""
+        """Answer a call of an unknown path or a wrong method."""
         if route is not None:
             _answer(call, batch, route, POST_ONLY, _WRONG_METHOD)
         elif call.path == openapi.PATH and call.method in (b"GET", b"HEAD"):
@@ -83,25 +84,23 @@ class Api:
             _answer(call, batch, "other", NOT_FOUND, _NOT_FOUND)
 
 
-class _Answer(Reply):
-    """Tells a call what came of it."""
+class _CallResponder(Responder):
+    """Answers a call of a batch."""
 
     __slots__ = ("_call", "_route")
 
     def __init__(self, call: Call, batch: Batch, route: str) -> None:
-        self.batch, self.expires = batch, call.expires  # not by the constructor above: every call comes through here
+        self.batch, self.expires = batch, call.expires
         self._call, self._route = call, route
 
     def tell(self, body: bytes) -> None:
         self._call.answer(JSON, body)
-        self.batch.answered(self._route, 200)
+        self.batch.statuses[self._route].append(200)
 
     def fail(self, error: Exception) -> None:
-        head, body = answer_of(error)
-        self._call.answer(head, body)
-        self.batch.answered(self._route, head.status)
+        _answer(self._call, self.batch, self._route, *answer_of(error))
 
 
 def _answer(call: Call, batch: Batch, route: str, head: Head, body: bytes) -> None:
     call.answer(head, body)
-    batch.answered(route, head.status)
+    batch.statuses[route].append(head.status)

@@ -18,7 +18,7 @@ RECEIPT = "AYv5mPZ3n0cJ0i2xQ3kq8w"
 """Where examples have a receipt. A real one is longer."""
 
 
-class Described(NamedTuple):
+class DocumentedCall(NamedTuple):
     """A call: what it is for, what is sent and answered, and an example of what is sent."""
 
     path: str
@@ -39,7 +39,7 @@ _DESCRIPTOR = {"path": "/orders/1", "method": "POST", "user": "alice", "ip": "19
 _PLACES = {"key": "alice", "quota": "5 concurrent ttl 30s"}
 
 CALLS = (
-    Described(
+    DocumentedCall(
         "/v1/check",
         "Decide on a request by the rules",
         "All rules that match are charged, or none. A refusal is an answer with status 200 and `allowed: false`; "
@@ -50,7 +50,7 @@ CALLS = (
         bodies.Verdict,
         {"descriptor": _DESCRIPTOR, "cost": 1, "id": "9f2c", "receipt": True},
     ),
-    Described(
+    DocumentedCall(
         "/v1/check/batch",
         "Decide on up to 1,000 requests",
         "Each stands for itself: where one cannot be decided its result has a `problem`, and the others are decided.",
@@ -58,7 +58,7 @@ CALLS = (
         Results,
         [{"descriptor": _DESCRIPTOR}, {"descriptor": {"path": "/health"}}],
     ),
-    Described(
+    DocumentedCall(
         "/v1/acquire",
         "Decide on a request by key and quota, without rules",
         "A key is text or a list of texts, a quota is text such as `100/minute`, or a list of up to 32.",
@@ -66,7 +66,7 @@ CALLS = (
         bodies.Verdict,
         {"key": ["alice", "search"], "quota": "10/second burst 20", "cost": 2},
     ),
-    Described(
+    DocumentedCall(
         "/v1/peek",
         "What a request would be answered, charging nothing",
         "By `descriptor`, or by `key` and `quota`. With key and quota a cost of 0 asks only how things stand.",
@@ -74,7 +74,7 @@ CALLS = (
         bodies.Verdict,
         {"key": "alice", "quota": "100/minute", "cost": 5},
     ),
-    Described(
+    DocumentedCall(
         "/v1/refund",
         "Give back what a request was charged",
         "As far as it is still charged. Do it once per receipt: only a request that had an id remembers.",
@@ -82,7 +82,7 @@ CALLS = (
         bodies.Amended,
         {"receipt": RECEIPT, "units": 1},
     ),
-    Described(
+    DocumentedCall(
         "/v1/reset",
         "Forget what was used",
         "Of all counters that `descriptor` is counted by, or those of `key` and `quota`.",
@@ -90,7 +90,7 @@ CALLS = (
         bodies.Forgotten,
         {"key": "alice", "quota": "100/minute"},
     ),
-    Described(
+    DocumentedCall(
         "/v1/hold",
         "Take a place of a concurrency quota",
         "Give it back with its receipt. It is lost when its ttl passes without renewal. With an `id` of your own a "
@@ -99,7 +99,7 @@ CALLS = (
         bodies.Verdict,
         {**_PLACES, "id": "upload-17"},
     ),
-    Described(
+    DocumentedCall(
         "/v1/renew",
         "Hold on to places for another ttl",
         "`held` is false if they are no longer held: somebody else may have them.",
@@ -107,7 +107,7 @@ CALLS = (
         bodies.Renewed,
         {"receipt": RECEIPT},
     ),
-    Described(
+    DocumentedCall(
         "/v1/release",
         "Give back places",
         "Doing so late or twice changes nothing.",
@@ -115,7 +115,7 @@ CALLS = (
         bodies.Amended,
         {"receipt": RECEIPT},
     ),
-    Described(
+    DocumentedCall(
         "/v1/reserve",
         "Charge an estimate, to be settled later",
         "Never settled, it stays charged.",
@@ -123,7 +123,7 @@ CALLS = (
         bodies.Verdict,
         {"key": "alice", "quota": "100000/hour", "cost": 4000},
     ),
-    Described(
+    DocumentedCall(
         "/v1/settle",
         "Make the cost of a reservation what it was",
         "What was too much comes back; what was too little is charged even if it does not fit. Only the first time "
@@ -132,7 +132,7 @@ CALLS = (
         bodies.Amended,
         {"receipt": RECEIPT, "units": 2750},
     ),
-    Described(
+    DocumentedCall(
         "/v1/explain",
         "What the rules make of a request, and why",
         "Charges nothing. Names entries and kinds of values, never a value.",
@@ -184,7 +184,7 @@ _PROBLEM = {"$ref": "#/components/responses/Problem"}
 _HEADERS = {name: {"schema": {"type": "string"}} for name in ("RateLimit-Policy", "RateLimit", "Retry-After")}
 
 
-def _operation(call: Described, sent: Json, answered: Json) -> Json:
+def _operation(call: DocumentedCall, sent: Json, answered: Json) -> Json:
     return {
         "operationId": call.path.removeprefix("/v1/").replace("/", "_"),
         "summary": call.summary,

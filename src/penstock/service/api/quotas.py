@@ -1,4 +1,4 @@
-"""Quotas that callers name. Each takes room for as long as the service runs, so there is an end to them."""
+"""Quotas that callers name. Each takes memory for as long as the service runs, so their number is bounded."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ MOST = 10_000
 
 
 TOGETHER = 32
-"""How many one call may name. Each takes time while others wait, and a list of them is remembered."""
+"""How many one call may name: each takes time while other calls wait, and a list of them is remembered."""
 
 
-class Named:
-    """Lets a quota pass that is known, or for which there is room."""
+class KnownQuotas:
+    """The quotas named so far. Lets a quota pass that is one of them, or for which there is room."""
 
     def __init__(self, operations: Operations, most: int = MOST) -> None:
         self._operations, self._most = operations, most
-        self._texts: set[str] = set()  # of those that have passed; a text is known quicker than what it means
+        self._texts: set[str] = set()  # of those that have passed: a text is found sooner than its meaning
         self._identities: set[Identity] = set()
 
     def check(self, quota: JsonQuota) -> JsonQuota:
+        """Return `quota` itself; raise `InvalidQuota` if there are too many."""
         if quota.__class__ is str and quota in self._texts:
             return quota
         if quota.__class__ is list and len(quota) > TOGETHER:  # before any of them is read
@@ -39,7 +40,7 @@ class Named:
             )
         self._identities |= found
         if quota.__class__ is str:
-            if len(self._texts) >= self._most:  # the same ones with ever other amounts
+            if len(self._texts) >= self._most:  # the same counters with ever other amounts
                 self._texts.clear()
             self._texts.add(quota)
         return quota

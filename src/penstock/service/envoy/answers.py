@@ -18,7 +18,7 @@ from penstock.service.envoy.config import Limit
 from penstock.service.envoy.protocol import Struct
 
 if TYPE_CHECKING:
-    from penstock.service.envoy.plans import Conduct, Fate, Plan
+    from penstock.service.envoy.plans import Conduct, Fate, RequestPlan
 
 OK, OVER_LIMIT = 1, 2
 OVERALL = {OK: b"\x08\x01", OVER_LIMIT: b"\x08\x02"}
@@ -122,7 +122,7 @@ class Answerer:
         answer = b"\x08\x02" + status(OVER_LIMIT, fate.current, 0, wait)
         return answer + header(self._retry_after, wait) if self._conduct.retry_after else answer
 
-    def answer(self, plan: Plan, verdicts: Sequence[Verdict], now: Micros) -> bytes:
+    def answer(self, plan: RequestPlan, verdicts: Sequence[Verdict], now: Micros) -> bytes:
         """The answer to any plan; `now` is since the epoch."""
         conduct = self._conduct
         statuses: list[bytes] = []

@@ -1,4 +1,4 @@
-"""`ShouldRateLimit` by a configuration: whatever requests came in together are one run of operations.
+"""`ShouldRateLimit` by a configuration: the requests that came in together go to the store together.
 
 A request is bytes, and mostly bytes that came before: what they ask under the configuration in force is remembered, so
 that an answer costs a lookup, a decision and some forty bytes. Another configuration has another memory.
@@ -6,38 +6,35 @@ that an answer costs a lookup, a decision and some forty bytes. Another configur
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.clock import SECOND, Micros, SystemClock, monotonic
+from penstock.clock import Micros, SystemClock
+from penstock.engine.batch import INTERNAL_FAILURE, Batch, time_left
 from penstock.engine.engine import Runner
-from penstock.engine.protocols import Observer, Unobserved
+from penstock.engine.protocols import Local, Observer, Unobserved
 from penstock.errors import InvalidRequest
-from penstock.model import Op, Outcome, Verdict
+from penstock.model import Failed, Verdict
 from penstock.quota import Quota
-from penstock.service.decisions import BUDGET, STEP, TELLING
+from penstock.service.decisions import BUDGET
 from penstock.service.envoy.answers import Answerer
 from penstock.service.envoy.config import Config
-from penstock.service.envoy.plans import Conduct, Plan, Planner
+from penstock.service.envoy.plans import Conduct, RequestPlan, RequestPlanner
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.envoy.stats import Counts
 from penstock.service.grpc import Status
-from penstock.stores import Local
-
-log = logging.getLogger("penstock.service")
 
 ROUTE = "ShouldRateLimit"
-"""What whoever measures calls it; the statuses are those of gRPC."""
+"""The name of the route in metrics; the statuses are those of gRPC."""
 
 MAX_PLANS = 20_000
 MAX_REMEMBERED = 512
 """Bytes of a request whose plan is remembered: clients choose how long requests are."""
 
 
-class Question(Protocol):
-    """A request, and whom to answer: a `Message` of gRPC is one."""
+class UnaryCall(Protocol):
+    """A call of a method that takes one message, such as a `Message` of gRPC."""
 
     data: bytes
 
@@ -59,7 +56,7 @@ class Configured(Protocol):
 class ShouldRateLimit:
     """The method, by the configuration in force.
 
-    - `time_ns`: what time it is, by the clock of the limiter.
+    - `time_ns`: the clock of the limiter.
     - `budget`: how long the store may take, in microseconds.
     """
 
@@ -82,106 +79,78 @@ class ShouldRateLimit:
         self._budget, self._time_ns = budget, time_ns
         self._answerer = Answerer(conduct)
         self._config: Config | None = None
-        self._planner = Planner(source.current, conduct, self.counts)
-        self._plans: dict[bytes, Plan] = {}
-        self._directs: dict[Quota, Local] = {}
+        self._planner = RequestPlanner(source.current, conduct, self.counts)
+        self._plans: dict[bytes, RequestPlan] = {}
+        self._locals: dict[Quota, Local] = {}
 
-    def handle(self, messages: Sequence[Question]) -> None:
-        self._renew()
-        plans, began = self._plans, monotonic()
-        simple, now = self._answerer.simple, self._time_ns() // 1_000
-        in_no_hurry = began + (self._budget + TELLING) / SECOND
-        verdicts: list[Verdict] = []
-        statuses: list[int] = []
-        groups: dict[Micros, tuple[list[Op], list[tuple[Question, Plan]]]] = {}
+    def handle(self, messages: Sequence[UnaryCall]) -> None:
+        config = self._source.current
+        if config is not self._config:  # what followed from an older configuration is forgotten
+            self._config, self._plans, self._locals = config, {}, {}
+            self._planner = RequestPlanner(config, self._conduct, self.counts)
+        batch = Batch(self._runner, self._observer)
+        plans, simple = self._plans, self._answerer.simple
+        now = self._time_ns() // 1_000
         for message in messages:
             plan = plans.get(message.data) or self._planned(message)
             if plan is None:
-                statuses.append(Status.INVALID_ARGUMENT)
+                batch.statuses[ROUTE].append(Status.INVALID_ARGUMENT)
                 continue
-            ops, fates, _, direct, _ = plan
-            if direct is not None:
-                verdict: Any = direct(ops[0][0][0][0], fates[0][3], now)
-                verdicts.append(verdict)
-                message.answer(simple(fates[0], verdict))
-                statuses.append(Status.OK)
-            elif not ops:
-                message.answer(self._answerer.answer(plan, (), now))
-                statuses.append(Status.OK)
-            else:
+            ops, fates, _, local, _ = plan
+            if local is not None:
+                verdict = local(ops[0][0][0][0], fates[0][3], now)
+                batch.decided.append(verdict)  # type: ignore[arg-type]
+                message.answer(simple(fates[0], verdict))  # type: ignore[arg-type]
+                batch.statuses[ROUTE].append(Status.OK)
+            elif ops:
                 expires = message.expires
-                deadline = self._budget
-                if expires is not None and expires < in_no_hurry:
-                    deadline = _hurried(expires - began)
-                together, asking = groups.setdefault(deadline, ([], []))
-                together += ops
-                asking.append((message, plan))
-        self._tell(verdicts, statuses, began)
-        for deadline, (together, asking) in groups.items():
-            self._runner.run(together, deadline, partial(self._done, asking, began))
+                deadline = self._budget if expires is None else time_left(self._budget, expires)
+                batch.add(ops, deadline, partial(self._answer, batch, message, plan))
+            else:
+                message.answer(self._answerer.answer(plan, (), now))
+                batch.statuses[ROUTE].append(Status.OK)
+        batch.run()
 
-    def _renew(self) -> None:
-        """Forget what followed from an older configuration."""
-        config = self._source.current
-        if config is not self._config:
-            self._config, self._plans, self._directs = config, {}, {}
-            self._planner = Planner(config, self._conduct, self.counts)
-
-    def _planned(self, message: Question) -> Plan | None:
+    def _planned(self, message: UnaryCall) -> RequestPlan | None:
         try:
             plan = self._planner.plan(message.data)
         except InvalidRequest as error:
             message.fail(Status.INVALID_ARGUMENT, str(error))
             return None
         if plan.simple and self._bind is not None:
-            plan = plan._replace(direct=self._direct(plan.ops[0].asks[0].quota))
+            plan = plan._replace(local=self._local(plan.ops[0].asks[0].quota))
         if len(message.data) <= MAX_REMEMBERED:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[message.data] = plan
         return plan
 
-    def _direct(self, quota: Quota) -> Local:
-        direct = self._directs.get(quota)
-        if direct is None:
-            if len(self._directs) >= MAX_PLANS:  # requests bring limits along
-                self._directs.clear()
-            direct = self._directs[quota] = self._bind((quota,)).local
-        return direct
+    def _local(self, quota: Quota) -> Local:
+        local = self._locals.get(quota)
+        if local is None:
+            if len(self._locals) >= MAX_PLANS:  # requests bring limits along
+                self._locals.clear()
+            local = self._locals[quota] = self._bind((quota,)).local
+        return local
 
-    def _done(self, asking: Sequence[tuple[Question, Plan]], began: float, outcomes: Sequence[Outcome]) -> None:
-        at, statuses = 0, []
-        for message, plan in asking:
-            until = at + len(plan.ops)
-            try:
-                statuses.append(self._answer(message, plan, outcomes[at:until]))
-            except Exception as error:  # one who cannot be answered must not keep the others from their answers
-                log.error("an answer that could not be told: %s", type(error).__name__)
-                message.fail(Status.INTERNAL, "a fault of this server")
-            at = until
-        self._tell([outcome for outcome in outcomes if isinstance(outcome, Verdict)], statuses, began)
-
-    def _answer(self, message: Question, plan: Plan, outcomes: Sequence[Outcome]) -> Status:
-        verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
-        if len(verdicts) < len(outcomes):  # the store could not answer, and nobody may answer in its place
-            message.fail(Status.UNAVAILABLE, "the store could not answer")
-            return Status.UNAVAILABLE
-        if plan.simple:
-            message.answer(self._answerer.simple(plan.fates[0], verdicts[0]))
-        else:
-            message.answer(self._answerer.answer(plan, verdicts, self._time_ns() // 1_000))
-        return Status.OK
-
-    def _tell(self, verdicts: Sequence[Verdict], statuses: Sequence[int], began: float) -> None:
-        if isinstance(self._observer, Unobserved) or not statuses:
+    def _answer(self, batch: Batch, message: UnaryCall, plan: RequestPlan, outcomes: Sequence[Any]) -> None:
+        """Answer a call when the store has; `outcomes` are those of its operations."""
+        batch.decided += [outcome for outcome in outcomes if outcome.__class__ is Verdict]
+        failed = next((outcome for outcome in outcomes if outcome.__class__ is Failed), None)
+        if failed is not None:
+            fail(batch, message, failed)
             return
-        took = round((monotonic() - began) * SECOND)
-        if verdicts:
-            self._observer.decided(verdicts, took)
-        self._observer.answered(ROUTE, statuses, took)
+        if plan.simple:
+            message.answer(self._answerer.simple(plan.fates[0], outcomes[0]))
+        else:
+            message.answer(self._answerer.answer(plan, outcomes, self._time_ns() // 1_000))
+        batch.statuses[ROUTE].append(Status.OK)
 
 
-def _hurried(left: float) -> Micros:
-    """How long the store may take for somebody who waits only `left` seconds."""
-    micros = round(left * SECOND) - TELLING
-    return max(micros - micros % STEP, STEP)
+def fail(batch: Batch, message: UnaryCall, failed: Failed) -> None:
+    """Fail a call that the store did not decide, and nothing else may decide in its place."""
+    status, text = Status.UNAVAILABLE, "the store could not answer"
+    if failed is INTERNAL_FAILURE:
+        status, text = Status.INTERNAL, "a fault of this server"
+    batch.statuses[ROUTE].append(status)
+    message.fail(status, text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.service.envoy.by_config import Question
+from penstock.service.envoy.by_config import UnaryCall
 from penstock.service.envoy.protocol import HEALTH_CHECK, DecodeError, HealthCheckRequest
 from penstock.service.grpc import NOT_GRPC, TYPE, Status, UnreadableMessage, encoding_of, fail, pack, unpack
 from penstock.service.wire.calls import Head, StreamingCall
@@ -25,7 +25,7 @@ class HealthCheck:
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
 
-    def handle(self, messages: Sequence[Question]) -> None:
+    def handle(self, messages: Sequence[UnaryCall]) -> None:
         answer = SERVING if self._ready() else NOT_SERVING
         for message in messages:
             try:

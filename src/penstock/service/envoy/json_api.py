@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from google.protobuf import json_format
 
-from penstock.service.envoy.by_config import Question
+from penstock.service.envoy.by_config import UnaryCall
 from penstock.service.envoy.protocol import RateLimitRequest, RateLimitResponse
 from penstock.service.grpc import Status
 from penstock.service.wire.calls import Call, Head
@@ -27,7 +27,7 @@ NOT_ALLOWED = Head(405, [TEXT, (b"allow", b"POST")])
 HEALTHY, UNHEALTHY = Head(200, [TEXT]), Head(500, [TEXT])
 
 
-class _Asked:
+class _JsonCall:
     """A call of `/json`, as a question."""
 
     __slots__ = ("_call", "data")
@@ -49,21 +49,21 @@ class _Asked:
         self._call.answer(FAILED.get(int(status), FAULT), text.encode())
 
 
-class Json:
+class JsonMethod:
     """The handler of `/json`, over the method that answers the same question in gRPC."""
 
-    def __init__(self, ask: Callable[[list[Question]], None]) -> None:
+    def __init__(self, ask: Callable[[list[UnaryCall]], None]) -> None:
         self._ask = ask
 
     def handle(self, calls: list[Call]) -> None:
-        questions: list[Question] = []
+        questions: list[UnaryCall] = []
         for call in calls:
             if call.method != b"POST":
                 call.answer(NOT_ALLOWED, b"expected POST")
                 continue
             try:
                 message = json_format.Parse(call.body, RateLimitRequest(), max_recursion_depth=MAX_NESTING)
-                questions.append(_Asked(call, message.SerializeToString()))
+                questions.append(_JsonCall(call, message.SerializeToString()))
             except (json_format.ParseError, UnicodeDecodeError, RecursionError):
                 call.answer(BAD, b"expected a RateLimitRequest in JSON")
         if questions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from penstock.engine.protocols import Local
 from penstock.errors import InvalidRequest
 from penstock.model import Acquire, Ask, OnFailure, new
 from penstock.quota import MAX_LIMIT, Quota
@@ -16,8 +17,7 @@ from penstock.rules.plan import STRICTNESS
 from penstock.service.envoy import answers
 from penstock.service.envoy.config import UNITS_BY_NUMBER, Config, Entry, Found, Limit, counter_key
 from penstock.service.envoy.protocol import DecodeError, RateLimitRequest
-from penstock.service.envoy.stats import Counts, Tally
-from penstock.stores import Local
+from penstock.service.envoy.stats import Counts, LimitHits
 
 MAX_DESCRIPTORS = 256
 """In one request."""
@@ -66,22 +66,22 @@ class Fate(NamedTuple):
     current: bytes
     never: bool
     near: int
-    tally: Tally
+    tally: LimitHits
     fixed: bytes
 
 
-class Plan(NamedTuple):
+class RequestPlan(NamedTuple):
     """What a request asks.
 
     - `simple`: a single ask to which nothing special applies, as most are.
-    - `direct`: the store's own way to ask that, where the store is in this process.
+    - `local`: decides that in this process, where the store is in it.
     - `asked`: dynamic metadata that says what was asked, where that is wanted.
     """
 
     ops: tuple[Acquire, ...]
     fates: tuple[Fate, ...]
     simple: bool
-    direct: Local | None = None
+    local: Local | None = None
     asked: bytes = b""
 
 
@@ -100,14 +100,14 @@ def read_request(data: bytes) -> Any:
     return request
 
 
-class Planner:
+class RequestPlanner:
     """Plans of requests under one configuration."""
 
     def __init__(self, config: Config, conduct: Conduct, counts: Counts) -> None:
         self._config, self._conduct, self._counts = config, conduct, counts
-        self._nobody = Tally()
+        self._nobody = LimitHits()
 
-    def plan(self, data: bytes) -> Plan:
+    def plan(self, data: bytes) -> RequestPlan:
         """What a request asks; `InvalidRequest` if it means nothing."""
         request = read_request(data)
         found = [self._found(request.domain, descriptor) for descriptor in request.descriptors]
@@ -151,11 +151,11 @@ class _Building:
         """Whether the request may pass although the limit is exceeded: then the others are charged all the same."""
         return limit.quota_mode or self._conduct.quota_mode
 
-    def free(self, status: bytes, tally: Tally) -> None:
+    def free(self, status: bytes, tally: LimitHits) -> None:
         """A descriptor that nothing limits."""
         self._fates.append(Fate(NO_LIMIT, -1, -1, 1, b"", False, 0, tally, status))
 
-    def limited(self, found: Found, cost: int, tally: Tally) -> None:
+    def limited(self, found: Found, cost: int, tally: LimitHits) -> None:
         limit, key, _ = found
         quota = limit.quota
         op, ask, never = -1, -1, quota is None
@@ -187,7 +187,7 @@ class _Building:
             self._behaviours.append(limit.on_failure)
         return at
 
-    def plan(self) -> Plan:
+    def plan(self) -> RequestPlan:
         ops, fates, conduct = self._ops, self._fates, self._conduct
         if conduct.all_or_nothing:
             strictest = max(self._behaviours, key=STRICTNESS.index, default=None)
@@ -198,7 +198,7 @@ class _Building:
         first = fates[0]
         simple = len(fates) == len(ops) == 1 and not ops[0].dry and len(ops[0].asks) == 1 and not first.never
         special = conduct.shadow_mode or conduct.headers is not None or first.limit.shadow or self._asked
-        return Plan(tuple(ops), tuple(fates), simple and not special, None, self._asked)
+        return RequestPlan(tuple(ops), tuple(fates), simple and not special, None, self._asked)
 
 
 def _described(request: Any) -> dict[str, object]:

@@ -20,7 +20,7 @@ from penstock.service.envoy.by_config import ShouldRateLimit
 from penstock.service.envoy.by_rules import ByRules
 from penstock.service.envoy.config_source import ConfigSource
 from penstock.service.envoy.health import HealthCheck, HealthWatch
-from penstock.service.envoy.json_api import HEALTHCHECK, JSON_PATH, HealthPage, Json
+from penstock.service.envoy.json_api import HEALTHCHECK, JSON_PATH, HealthPage, JsonMethod
 from penstock.service.envoy.plans import Conduct
 from penstock.service.envoy.protocol import HEALTH_WATCH
 from penstock.service.envoy.stats import Counts
@@ -77,4 +77,4 @@ def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
 
 
 def _handlers(method: ShouldRateLimit | ByRules, ready: Callable[[], bool]) -> Mapping[bytes, Handler]:
-    return {JSON_PATH: Json(method.handle), HEALTHCHECK: HealthPage(ready)}
+    return {JSON_PATH: JsonMethod(method.handle), HEALTHCHECK: HealthPage(ready)}

@@ -11,7 +11,7 @@ MAX_TITLES = 1_000
 OTHERS = "other"
 
 
-class Tally:
+class LimitHits:
     """Hits of one limit, by what became of them."""
 
     __slots__ = ("near_limit", "over_limit", "shadow_mode", "total_hits", "within_limit")
@@ -32,15 +32,15 @@ class Counts:
     """All tallies. `read` is for whoever exports them."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, LimitHits] = {}
 
-    def tally(self, title: str) -> Tally:
+    def tally(self, title: str) -> LimitHits:
         tally = self._tallies.get(title)
         if tally is None:
-            tally = self._tallies.setdefault(title if len(self._tallies) < MAX_TITLES else OTHERS, Tally())
+            tally = self._tallies.setdefault(title if len(self._tallies) < MAX_TITLES else OTHERS, LimitHits())
         return tally
 
     def read(self) -> Iterator[Count]:
         for title, tally in list(self._tallies.items()):
-            for name in Tally.__slots__:
+            for name in LimitHits.__slots__:
                 yield Count(title, name, getattr(tally, name))
