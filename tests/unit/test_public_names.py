@@ -32,7 +32,7 @@ PUBLIC = {
     ),
     "penstock.testing": (
         "AsyncStoreConformance CallHistory HistoryConformance Oracle StoreConformance assert_allowed assert_refused "
-        "outcome_of"
+        "limits_off outcome_of"
     ),
 }
 """All names of these packages."""
@@ -121,7 +121,7 @@ import penstock
 assert penstock.errors.PenstockError is penstock.PenstockError
 from penstock.rules import KeyDirectory, RuleSet, Ruling
 from penstock.stores import MemoryStore
-from penstock.testing import assert_allowed, assert_refused
+from penstock.testing import assert_allowed, assert_refused, limits_off
 """
 
 

@@ -2,6 +2,7 @@
 
 For an application, without any extra:
 
+- `limits_off()`: nothing in this process is limited while it lasts.
 - `assert_allowed`, `assert_refused`: check a verdict, and show the counters if it is another.
 - `penstock.testing.pytest_plugin`: fixtures, which pytest finds by itself.
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.testing.helpers import assert_allowed, assert_refused
     from penstock.testing.history import CallHistory, outcome_of
     from penstock.testing.oracle import Oracle
+    from penstock.testing.switch import limits_off
 
 __all__ = [
     "AsyncStoreConformance",
@@ -32,6 +34,7 @@ __all__ = [
     "StoreConformance",
     "assert_allowed",
     "assert_refused",
+    "limits_off",
     "outcome_of",
 ]
 
@@ -40,6 +43,7 @@ _HOMES = {
     "helpers": ("assert_allowed", "assert_refused"),
     "history": ("CallHistory", "outcome_of"),
     "oracle": ("Oracle",),
+    "switch": ("limits_off",),
 }
 
 if sys.modules.get("pytest"):  # before they are imported, so that a failing assert in the kit shows its values

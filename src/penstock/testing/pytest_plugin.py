@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,3 +20,12 @@ def penstock_clock() -> ManualClock:
     from penstock import ManualClock
 
     return ManualClock(1_767_225_600)  # 2026-01-01 00:00:00 UTC
+
+
+@pytest.fixture
+def penstock_limits_off() -> Iterator[None]:
+    """Limit nothing in this process during the test; see `penstock.testing.limits_off`."""
+    from penstock.testing import limits_off
+
+    with limits_off():
+        yield

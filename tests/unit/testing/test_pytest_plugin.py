@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -18,6 +21,20 @@ APPLICATION = """
         assert_allowed(limiter.acquire("alice", "1/minute fixed_window"))
 """
 
+OFF = """
+    import pytest
+    from penstock import Limiter
+
+    limiter = Limiter()
+
+    @pytest.mark.usefixtures("penstock_limits_off")
+    def test_without_limits():
+        assert all([limiter.acquire("alice", "1/day") for _ in range(3)])
+
+    def test_with_limits():
+        assert [bool(limiter.acquire("alice", "1/day")) for _ in range(2)] == [True, False]
+"""
+
 
 def _run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
     pytester.makepyfile(test)
@@ -28,9 +45,10 @@ def test_clock_stands_still_until_the_test_moves_it(pytester: pytest.Pytester) -
     _run(pytester, APPLICATION).assert_outcomes(passed=1)
 
 
-def test_plugin_is_declared_as_an_entry_point() -> None:
-    import tomllib
-    from pathlib import Path
+def test_limits_are_off_in_the_tests_that_ask_for_it(pytester: pytest.Pytester) -> None:
+    _run(pytester, OFF).assert_outcomes(passed=2)
 
+
+def test_plugin_is_declared_as_an_entry_point() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"penstock": "penstock.testing.pytest_plugin"}

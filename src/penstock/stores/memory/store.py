@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
+from penstock.engine.fail_modes import left_alone
 from penstock.engine.options import at_least
 from penstock.engine.protocols import BoundQuota, DirectOnce, Local, V
 from penstock.model import (
@@ -212,6 +213,8 @@ class MemoryStore:
         if isinstance(op, Grant):
             return self._grant(op, now)
         if isinstance(op, Amend):
+            if op.receipt.source == "open":  # admitted without a store, so nothing was charged
+                return left_alone(op)
             return self._amends.run(op, [self._counter(charge.key, charge.quota) for charge in op.receipt.charges], now)
         return self._reset(op)
 
