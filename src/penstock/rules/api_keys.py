@@ -1,15 +1,26 @@
-"""The key directory: who owns an API key, and which tier it has.
+"""The key directory: the owner and the tier of an API key.
 
-A descriptor that passes through it gets the entries `owner` and `tier` of its key. What the caller wrote under these
-names is dropped, so nobody can claim them. A key that is unknown or revoked counts as absent: whoever invents keys
-shares the counter of those who have none, instead of opening a fresh one with each.
+A descriptor that passes through a directory gets the entries `owner` and `tier` of its key. The caller's own entries of
+these names are dropped, so a caller cannot claim them. An unknown or revoked key counts as absent: requests with
+invented keys share the counter of requests without a key, instead of opening a new counter each.
 
     directory = KeyDirectory(KeyTable.load("keys.csv"), secret)       # a file
     directory = KeyDirectory(look_up, secret, max_age=60)             # or a function: hash -> KeyRecord | None
 
-What a function answers is remembered, "unknown" as well, for `max_age` seconds and at most `max_keys` of either kind;
-a flood of invented keys displaces only other unknown ones. When it raises, its last answer stands if it is remembered
-at all, else the key counts as absent; it is asked again after a second.
+Answers of a function are cached for `max_age` seconds, at most `max_keys` known and `max_keys` unknown keys. So a flood
+of invented keys displaces only other unknown ones. If the function raises, its last answer is used if it is cached,
+else the key counts as absent; it is called again after a second.
+
+A `KeyTable` keeps a million keys in little memory: hashes, owners and tiers in a few flat arrays instead of a million
+objects. A key is stored as its keyed hash alone (`hash_key`), so neither a file of keys nor the memory of this process
+reveals one. The file is CSV with a header:
+
+    hash,owner,tier,status
+    5f0c…,acme,enterprise,active
+    91ab…,globex,free,revoked
+
+`tier` and `status` may be empty; a key without status is active. All mistakes of a file are reported at once, and no
+message quotes a hash.
 """
 
 from __future__ import annotations
@@ -23,25 +34,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.options import at_least, up_to_a_day
 from penstock.errors import Fault, InvalidOption, InvalidRequest, InvalidRules, shown
 from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.rules.entries import reader
-
-# ---------------------------------------------------------------- key table
-
-
-# A million API keys in little memory: hashes, owners and tiers in a few flat arrays instead of a million objects.
-#
-# A key is known by its keyed hash alone (`hash_key`), so neither a file of keys nor this process's memory gives one
-# away. The file is CSV with a header:
-#
-#     hash,owner,tier,status
-#     5f0c…,acme,enterprise,active
-#     91ab…,globex,free,revoked
-#
-# `tier` and `status` may be empty; a key without status is active. All that is wrong with a file is said at once, and
-# no message quotes a hash.
-
 
 COLUMNS = ("hash", "owner", "tier", "status")
 STATUSES = ("active", "revoked")
@@ -51,31 +47,43 @@ MAX_OWNER = 190
 MAX_TIERS = 65_535
 MAX_FAULTS = 20
 
+OWNER, TIER = "owner", "tier"
+DEFAULT_ENTRY = "api_key"
+API_KEY_HEADER = "x-api-key"
+DEFAULT_MAX_KEYS = 100_000
+DEFAULT_MAX_AGE = 60.0
+RETRY: Micros = SECOND
+
 _BUCKETS = 1 << 16
-_ROW = HASH_BYTES + 4
 
 
 class KeyRecord(NamedTuple):
-    """Whose key it is, which tier it has, and whether it is still good."""
+    """The owner, the tier and the status of a key."""
 
     owner: str
     tier: str = ""
     status: str = "active"
 
 
+LookUp: TypeAlias = Callable[[bytes], KeyRecord | None]
+AsyncLookUp: TypeAlias = Callable[[bytes], Awaitable[KeyRecord | None]]
+Descriptor: TypeAlias = Mapping[str, Any]
+
+
 def hash_key(key: str, secret: bytes) -> bytes:
-    """What an API key is known by. Without the secret nobody can tell whether a guess is right."""
+    """Return the keyed hash of an API key. Without the secret, a guess at the key cannot be checked."""
     return blake2b(key.encode("utf-8", "backslashreplace"), key=secret, digest_size=HASH_BYTES).digest()
 
 
 def check_secret(secret: bytes) -> bytes:
+    """Return a secret of a fit length."""
     if not isinstance(secret, bytes) or not 16 <= len(secret) <= MAX_SECRET:
         raise InvalidOption(f"secret: expected 16 to {MAX_SECRET} bytes (it is not shown here)")
     return secret
 
 
 class KeyTable:
-    """Keys by their hash. It never changes; to change it, load another one."""
+    """API keys by their hash. A table is immutable; to change it, load another one."""
 
     def __init__(self, keys: Iterable[tuple[bytes, KeyRecord]]) -> None:
         owners, ends = bytearray(), array("Q", [0])
@@ -91,7 +99,7 @@ class KeyTable:
             rows.append(digest + number.to_bytes(4))
         rows.sort()
         if any(row[:HASH_BYTES] == after[:HASH_BYTES] for row, after in pairwise(rows)):
-            raise InvalidOption("keys: expected each hash once")  # of two answers, one may be that it was revoked
+            raise InvalidOption("keys: expected each hash once")  # one of two records may say revoked
         self._hashes = b"".join([row[:HASH_BYTES] for row in rows])
         self._numbers = array("I", [int.from_bytes(row[HASH_BYTES:]) for row in rows])
         self._owners, self._ends, self._of_key, self._kinds = bytes(owners), ends, of_key, list(kinds)
@@ -105,7 +113,7 @@ class KeyTable:
 
     @classmethod
     def load(cls, path: str | Path) -> KeyTable:
-        """The keys of a CSV file; `InvalidRules` lists what is wrong with it."""
+        """Read the keys of a CSV file; `InvalidRules` lists its mistakes."""
         path = Path(path)
         faults: list[Fault] = []
         try:
@@ -118,7 +126,7 @@ class KeyTable:
         return table
 
     def find(self, digest: bytes) -> KeyRecord | None:
-        """The record of the key with this hash; None if there is none."""
+        """Return the record of the key with this hash; None if there is none."""
         bucket = digest[0] << 8 | digest[1]
         start, end = self._starts[bucket] * HASH_BYTES, self._starts[bucket + 1] * HASH_BYTES
         at = self._hashes.find(digest, start, end)
@@ -132,7 +140,7 @@ class KeyTable:
 
 
 def _starts(rows: list[bytes]) -> array[int]:
-    """How many hashes come before each bucket; a bucket holds those that begin with the same two bytes."""
+    """Return how many hashes come before each bucket; a bucket holds the hashes with the same first two bytes."""
     counts = array("I", bytes(4 * (_BUCKETS + 1)))
     for row in rows:
         counts[(row[0] << 8 | row[1]) + 1] += 1
@@ -142,7 +150,7 @@ def _starts(rows: list[bytes]) -> array[int]:
 
 
 def _read(name: str, lines: Iterable[str], faults: list[Fault]) -> Iterator[tuple[bytes, KeyRecord]]:
-    """The keys of a file; what is wrong goes to `faults`, up to a number that somebody will read."""
+    """Yield the keys of a file, and append its mistakes to `faults`, up to `MAX_FAULTS`."""
     rows = csv.reader(lines)
     header = tuple(next(rows, ()))
     if header != COLUMNS:
@@ -166,7 +174,7 @@ def _read(name: str, lines: Iterable[str], faults: list[Fault]) -> Iterator[tupl
 
 
 def _flaw(row: list[str], tiers: set[str]) -> tuple[str, str, str, str] | None:
-    """What is wrong with a row: the column, its value, the problem, what was expected."""
+    """Return what is wrong with a row, if anything: the column, its value, the problem, what was expected."""
     if len(row) != len(COLUMNS):
         return "", "", f"{len(row)} columns", ", ".join(COLUMNS)
     digest, owner, tier, status = row
@@ -185,30 +193,15 @@ def _flaw(row: list[str], tiers: set[str]) -> tuple[str, str, str, str] | None:
     return None
 
 
-# ---------------------------------------------------------------- directory
-
-
-OWNER, TIER = "owner", "tier"
-DEFAULT_ENTRY = "api_key"
-API_KEY_HEADER = "x-api-key"
-DEFAULT_MAX_KEYS = 100_000
-DEFAULT_MAX_AGE = 60.0
-RETRY: Micros = SECOND
-
-LookUp: TypeAlias = Callable[[bytes], KeyRecord | None]
-AsyncLookUp: TypeAlias = Callable[[bytes], Awaitable[KeyRecord | None]]
-Descriptor: TypeAlias = Mapping[str, Any]
-
-
 class _Known(NamedTuple):
-    """An answer, and until when it needs not be asked for again."""
+    """A cached answer, and until when it is used."""
 
     record: KeyRecord | None
     until: Micros
 
 
-class _Memory:
-    """Answers by hash, in two generations: when the young one is full it becomes the old one, and the old one goes."""
+class _Cache:
+    """Answers by hash in two generations. When the young one is full it becomes the old one, which is dropped."""
 
     def __init__(self, max_keys: int) -> None:
         self._half = max_keys // 2
@@ -235,31 +228,27 @@ class _Memory:
 
 
 class Described(dict[str, Any]):
-    """A descriptor in which a directory has looked up the key, so that no other need do so."""
+    """A descriptor whose key has been looked up, so that it is not looked up again."""
 
 
 class _Directory:
-    """What both directories share: hashing, remembering, and what a descriptor becomes."""
+    """What both directories share: hashing, caching, and the change of the descriptor."""
 
     def __init__(self, secret: bytes, entry: str, max_keys: int, max_age: float, hook: Hook) -> None:
-        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < 2:
-            raise InvalidOption(f"max_keys {shown(max_keys)}: expected a whole number, at least 2")
-        if isinstance(max_age, bool) or not isinstance(max_age, int | float) or not 0 < max_age <= 86_400:
-            raise InvalidOption(f"max_age {shown(max_age)}: expected seconds, more than 0 and at most a day")
+        self._good, self._bad = _Cache(at_least(2, "max_keys", max_keys)), _Cache(max_keys)
+        self._max_age = round(up_to_a_day("max_age", max_age) * SECOND)
         self.entry = entry
         self._read = reader(entry)
         self._secret = check_secret(secret)
-        self._max_age = round(max_age * SECOND)
         self._hook = hook
-        self._good, self._bad = _Memory(max_keys), _Memory(max_keys)
 
     @property
     def remembered(self) -> int:
-        """How many answers are remembered."""
+        """How many answers are cached."""
         return len(self._good) + len(self._bad)
 
     def hash(self, key: str) -> str:
-        """What `key` is known by, as it stands in a file."""
+        """Return the hash of `key` as a file states it."""
         return hash_key(key, self._secret).hex()
 
     def _digest(self, descriptor: Descriptor) -> bytes | None:
@@ -280,14 +269,14 @@ class _Directory:
         return record
 
     def _failed(self, digest: bytes, known: _Known | None, error: Exception, now: Micros) -> KeyRecord | None:
-        """What to go by when nobody could be asked."""
+        """Return the last answer, or None, after the look-up failed; it is used for `RETRY`."""
         tell(self._hook, LayerFailed("key directory", type(error).__name__))
         record = None if known is None else known.record
         (self._good if _is_good(record) else self._bad).put(digest, _Known(record, now + RETRY))
         return record
 
     def _described(self, descriptor: Descriptor, record: KeyRecord | None) -> Descriptor:
-        """The descriptor with the entries of its key, and without any that the caller claimed."""
+        """Return the descriptor with the owner and tier of its key, and without those that the caller sent."""
         described = Described(descriptor)
         described.pop(OWNER, None)
         described.pop(TIER, None)
@@ -301,13 +290,13 @@ class _Directory:
 
 
 class KeyDirectory(_Directory):
-    """The directory for blocking code, and for asyncio where nobody has to be waited for.
+    """The directory for blocking code, and for asyncio if its function does not block.
 
     - `source`: a `KeyTable`, or a function from a key's hash (16 bytes) to its record.
-    - `secret`: what the hashes are keyed with, 16 to 64 bytes; the same in every process.
+    - `secret`: the key of the hash, 16 to 64 bytes; the same in every process.
     - `entry`: the descriptor entry that holds the key.
-    - `max_keys`, `max_age`: how many answers of a function to remember, and for how many seconds.
-    - `hook`: told when the function raises.
+    - `max_keys`, `max_age`: how many answers of a function to cache, and for how many seconds.
+    - `hook`: receives a `LayerFailed` when the function raises.
     """
 
     def __init__(
@@ -325,12 +314,12 @@ class KeyDirectory(_Directory):
         self._look_up = source.find if isinstance(source, KeyTable) else source
 
     def describe(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        """What is known of a request, its key looked up."""
+        """Return the descriptor with the owner and tier of its key."""
         digest = self._digest(descriptor)
         return self._described(descriptor, None if digest is None else self._find(digest, now))
 
     def _find(self, digest: bytes, now: Micros) -> KeyRecord | None:
-        if self._table is not None:  # at hand: nothing to remember
+        if self._table is not None:  # as fast as a cache
             return self._table.find(digest)
         known = self._known(digest)
         if known is not None and now < known.until:
@@ -342,7 +331,7 @@ class KeyDirectory(_Directory):
 
 
 class AsyncKeyDirectory(_Directory):
-    """The directory for asyncio whose function is a coroutine function. See `KeyDirectory`."""
+    """The directory for asyncio, with a coroutine function as its source. See `KeyDirectory`."""
 
     def __init__(
         self,
@@ -358,7 +347,7 @@ class AsyncKeyDirectory(_Directory):
         self._look_up = source
 
     async def describe(self, descriptor: Descriptor, now: Micros) -> Descriptor:
-        """What is known of a request, its key looked up."""
+        """Return the descriptor with the owner and tier of its key."""
         digest = self._digest(descriptor)
         return self._described(descriptor, None if digest is None else await self._find(digest, now))
 

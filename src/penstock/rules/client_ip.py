@@ -1,21 +1,21 @@
-"""Whose request it is: the address of the client, which no client can choose.
+"""The address of the client, also behind proxies, in a way that clients cannot forge.
 
-The address comes from the socket. Where proxies stand in front, the socket's is the nearest proxy's, and the client's
-is in a header that every proxy adds its own caller to, at the right end. What stands further left was written by who
-knows whom. So the header is read from the right, and only as far as trusted proxies wrote it:
+Without proxies it is the peer of the socket. Behind proxies the peer is the nearest proxy. Each proxy appends the
+address of its own caller to the right end of a header. Addresses further left may be forged, so the header is read from
+the right, and only as far as trusted proxies wrote it:
 
 | trusted proxies | the client is |
 |---|---|
-| none (0) | the peer of the socket, whatever headers say |
+| none (0) | the peer of the socket; headers are ignored |
 | a number n | the n-th address from the right; the application must be reachable through the n proxies alone |
 | networks | the first from the right, the peer included, that is in none of them; if all are, the leftmost |
 
-`"unix"` in the list trusts who comes through a Unix socket, where the peer has no address. Whoever is in a trusted
-network is believed in all that they say, so where everybody on the way is, the request began inside, with the leftmost.
+`"unix"` in the list trusts connections through a Unix socket, where the peer has no address. Headers of trusted hosts
+are believed. So if every host on the way is trusted, the request began inside, at the leftmost address.
 
-**In doubt it is the peer.** Where the header ends too early, has more than `MAX_HOPS` trusted addresses, or says
-something else than an address where one is looked for (`unknown`, `_hidden`, garbage), the answer is the peer's: then
-the clients of that proxy share what one would have, which is noticed, and nobody gets more.
+**In doubt it is the peer.** The peer is taken if the header ends too early, has more than `MAX_HOPS` trusted addresses,
+or has something else in place of an address (`unknown`, `_hidden`, garbage). Then the clients of that proxy share one
+counter, so no client gets more than its limit, and the mistake is noticed.
 
 Only one header is read, `X-Forwarded-For` or `Forwarded` (RFC 7239), because a proxy that writes one passes the other
 on as the client sent it. An IPv4 address written as IPv6 is the IPv4 address; ports, brackets and zones are dropped.
@@ -36,24 +36,24 @@ X_FORWARDED_FOR, FORWARDED = "x-forwarded-for", "forwarded"
 UNIX = "unix"
 
 MAX_HOPS = 64
-"""How many addresses of a header are looked at."""
+"""How many addresses of a header are read."""
 
 MAX_HOP = 1_024
-"""Characters of one of them, with all that a proxy says beside it."""
+"""Characters of one element of a header."""
 
 MAX_REMEMBERED = 2_048
-"""Addresses that need not be read again."""
+"""How many parsed addresses are cached."""
 
-_EVERYBODY = (range_of(ip_network("0.0.0.0/0")), range_of(ip_network("::/0")))
+_EVERYWHERE = (range_of(ip_network("0.0.0.0/0")), range_of(ip_network("::/0")))
 _PORT = re.compile(r"[0-9]{1,5}|_[0-9A-Za-z._-]+")
 _PAIR = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s"\\;,]+)[ \t]*(?:;|$)""")
 _ESCAPED = re.compile(r"\\(.)")
 
 
 class TrustedProxies:
-    """The proxies in front of an application, and what follows about its clients.
+    """The proxies in front of an application, by which the client's address is found.
 
-    `header` is the one to hand to `client`, in lower case; empty if none is read.
+    `header` is the name of the header that `client` needs, in lower case; empty if none is read.
 
     >>> TrustedProxies(1).client("10.0.0.1", ["198.51.100.9, 192.0.2.7"])
     '192.0.2.7'
@@ -71,9 +71,9 @@ class TrustedProxies:
         self._hop = forwarded_for if self.header == FORWARDED else node_address
 
     def client(self, peer: str | None, lines: Sequence[str] = ()) -> str | None:
-        """The client's address in canonical form; None if there is none, as behind a Unix socket.
+        """Return the client's address in canonical form; None if there is none, as behind a Unix socket.
 
-        `peer` is what the socket says, `lines` are all lines of `header` in the order they came.
+        `peer` is the address of the socket, `lines` are all lines of `header` in the order received.
         """
         own = None if not peer else _address(peer)
         if not self.header:
@@ -81,16 +81,16 @@ class TrustedProxies:
         return self._by_count(lines) or own if self._count else self._by_networks(own, lines)
 
     def _by_count(self, lines: Sequence[str]) -> str | None:
-        """The address that the outermost of so many proxies wrote."""
+        """Return the address that the outermost of `n` proxies wrote."""
         count = self._count
-        if len(lines) == 1 and '"' not in lines[0]:  # nearly always: no need for a generator
+        if len(lines) == 1 and '"' not in lines[0]:  # the usual case, without a generator
             hops = lines[0].rsplit(",", count)
             return self._hop(hops[-count]) if len(hops) >= count else None
         hop = next(islice(_from_the_right(lines), count - 1, None), None)
         return None if hop is None else self._hop(hop)
 
     def _by_networks(self, own: str | None, lines: Sequence[str]) -> str | None:
-        """The first address that is not a trusted proxy's."""
+        """Return the first address from the right that is not a trusted proxy's."""
         is_trusted = self._is_trusted
         if not is_trusted(own):
             return own
@@ -106,7 +106,7 @@ class TrustedProxies:
 
 
 def node_address(text: str) -> str | None:
-    """The address of what a proxy wrote about its caller: with or without port, brackets, zone. None if it is none."""
+    """Return the address in an element of a header, with or without port, brackets and zone; None if there is none."""
     if len(text) > MAX_HOP:
         return None
     text = text.strip(" \t")
@@ -122,7 +122,7 @@ def node_address(text: str) -> str | None:
 
 
 def forwarded_for(element: str) -> str | None:
-    """The address in one element of `Forwarded`; None unless there is exactly one."""
+    """Return the address in an element of `Forwarded`; None unless there is exactly one."""
     if len(element) > MAX_HOP:
         return None
     element = element.strip(" \t")
@@ -147,16 +147,16 @@ def _is_port(text: str) -> bool:
 
 @lru_cache(MAX_REMEMBERED)
 def _address(text: str) -> str | None:
-    """An address in canonical form, without its zone; looking it up is cheaper than reading it again."""
+    """Return an address in canonical form, without its zone; None if it is none."""
     host, zoned, zone = text.partition("%")
     return None if zoned and (not zone or ":" not in host) else address_of(host)
 
 
 def _from_the_right(lines: Sequence[str]) -> Iterator[str]:
-    """What proxies wrote, the nearest first.
+    """Yield the elements of a header, that of the nearest proxy first.
 
-    Quoted strings, which may hold commas, are recognised from the right as well. From the left, a quote that a client
-    opens and never closes would swallow what the proxies added.
+    Quoted strings, which may contain commas, are parsed from the right as well. From the left, a quote that a client
+    opens and never closes would swallow what the proxies appended.
     """
     for line in reversed(lines):
         if '"' not in line:
@@ -170,9 +170,9 @@ def _from_the_right(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _start(line: str, end: int) -> int:
-    """Where the element that ends at `end` begins; 0 if that is too far away, or a quote lacks its other half.
+    """Return where the element that ends at `end` begins; 0 if it is too long, or a quote lacks its other half.
 
-    In both cases what is left of the line is no element that anybody could read.
+    In both cases the rest of the line is one element that cannot be parsed.
     """
     farthest = max(end - MAX_HOP - 1, 0)
     unread = end
@@ -186,7 +186,7 @@ def _start(line: str, end: int) -> int:
 
 
 def _quote(line: str, start: int, end: int) -> int:
-    """The last quote between them that no backslash makes a plain character; -1 if there is none."""
+    """Return the position of the last quote that no backslash escapes; -1 if there is none."""
     while (quote := line.rfind('"', start, end)) >= 0:
         before = quote
         while before > start and line[before - 1] == "\\":
@@ -199,14 +199,14 @@ def _quote(line: str, start: int, end: int) -> int:
 
 def _checked_count(trusted: object) -> int:
     if isinstance(trusted, bool) or not isinstance(trusted, int):
-        raise InvalidOption(f"trusted_proxies {shown(trusted)}: expected how many, or a list of their networks")
+        raise InvalidOption(f"trusted_proxies {shown(trusted)}: expected how many, or a list of networks")
     if not 0 <= trusted <= MAX_HOPS:
         raise InvalidOption(f"trusted_proxies {shown(trusted)}: expected 0 to {MAX_HOPS}, or a list of their networks")
     return trusted
 
 
 def _test(networks: Sequence[str], *, unix: bool) -> Callable[[str | None], bool]:
-    """Whether an address is a trusted proxy's; None is who comes through a Unix socket. Answers are remembered."""
+    """Return a cached test whether an address is a trusted proxy's; None stands for a Unix socket."""
     ranges = []
     for text in networks:
         try:
@@ -215,8 +215,8 @@ def _test(networks: Sequence[str], *, unix: bool) -> Callable[[str | None], bool
             raise InvalidOption(
                 f'trusted_proxies {shown(text)}: expected an address, a network such as 10.0.0.0/8, or "{UNIX}"'
             ) from None
-        if range_of(network) in _EVERYBODY:
-            raise InvalidOption(f"trusted_proxies {shown(text)}: would believe everybody (expected your own networks)")
+        if range_of(network) in _EVERYWHERE:
+            raise InvalidOption(f"trusted_proxies {shown(text)}: would trust every host (expected your own networks)")
         ranges.append((range_of(network), 0))
     table = NetworkTable(ranges)
 

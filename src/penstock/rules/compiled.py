@@ -1,10 +1,10 @@
-"""A rule as it is applied: whose counter it is, which quotas apply, and what is asked.
+"""A compiled rule: the key of its counter, the quotas that apply, and the asks of a request.
 
-**Whose counter it is.** The key of a counter begins with the id of its rule, or with the name it is shared under, and
-goes on with one part per key part of the rule: the first of its entries that is present, marked with its name. If none
-is present the part is the names alone, so all who lack them share one counter and nobody escapes by leaving something
-out. What the rule matches, its tiers and amounts are not in it. (A single part is joined to the id by a space, which no
-id and no name has, because one text is hashed once where a tuple is hashed at every step.)
+**The key of a counter** begins with the id of its rule, or with the name under which rules share it. Then comes one
+part per key part of the rule: the first of its entries that is present, marked with its name. If none is present, the
+part consists of the names alone. So requests that lack the entries share one counter, and none escapes the limit by
+leaving an entry out. Conditions, tiers and amounts of the rule are not in the key. (A single part is joined to the id
+by a space, which no id and no name contains, because a string caches its hash and a tuple does not.)
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _MOST_DIGITS = 18
 
 _Alternatives: TypeAlias = tuple[tuple[int, str, int | None], ...]
-"""The entries for one part of a key: slot, mark (`ip=`), and to how many bits an IPv6 address is folded."""
+"""The entries for one part of a key: slot, mark (`ip=`), and the bits to which IPv6 addresses are folded."""
 
 
 class _Override(NamedTuple):
-    """Other quotas for requests in whose slots one of these texts is, until an instant."""
+    """Other quotas until an instant, for requests that have one of these texts in each of these slots."""
 
-    at: int  # of several that hold, the first in the file applies
+    at: int  # its position: of several that hold, the first in the file applies
     until: Micros
     who: tuple[tuple[int, frozenset[str]], ...]
     quotas: tuple[Quota, ...]
@@ -40,7 +40,7 @@ class _Override(NamedTuple):
 
 
 class CompiledRule:
-    """A rule as it is applied. `rule` is what was declared."""
+    """A rule as it is applied; `rule` is its declaration."""
 
     __slots__ = (
         "_cost_slot",
@@ -81,24 +81,24 @@ class CompiledRule:
         return self.rule.action
 
     def key(self, values: Values) -> Key:
-        """Whose counter it is."""
+        """Return the key of the counter of a request."""
         parts = [_key_part(alternatives, values) for alternatives in self._parts]
         if len(parts) > 1:
             return (self._scope, *parts)
         return f"{self._scope} {parts[0]}" if parts else self._scope
 
     def key_in_words(self, values: Values, shape: Callable[[str], str]) -> str:
-        """Which entries make the key, and what `shape` says of their values."""
+        """Describe the entries of the key, with values described by `shape`."""
         words = []
         for part in self._parts:
             found = [(mark, values[slot]) for slot, mark, _ in part if values[slot]]
             names = " | ".join([mark[:-1] for _, mark, _ in part])
             words.append(f"{found[0][0][:-1]} ({shape(found[0][1])})" if found else f"{names} (absent)")
         shared = "" if self.rule.shared is None else f", shared as {self.rule.shared}"
-        return (", ".join(words) or "nothing: one counter for everybody") + shared
+        return (", ".join(words) or "nothing: one counter for all requests") + shared
 
     def quotas(self, values: Values, now: Micros) -> tuple[Quota, ...]:
-        """The counters that a request is charged to: those of an override, of its tier, or the rule's own."""
+        """Return the quotas that apply: those of an override, of the tier, or the rule's own."""
         first: _Override | None = None
         for slot, by_value in self._overrides:
             for override in by_value.get(values[slot], ()):
@@ -110,17 +110,17 @@ class CompiledRule:
         return self._tiers.get(values[self._tier_slot], self._quotas) if self._tiers else self._quotas
 
     def cost(self, values: Values) -> int:
-        """What one unit of a request costs here."""
+        """Return what one unit of a request costs."""
         cost = self.rule.cost
         if isinstance(cost, int):
             return cost
         return _cost(cost, values[self._cost_slot])
 
     def asks(self, values: Values, cost: int, now: Micros) -> list[Posed]:
-        """What a request that costs `cost` asks of this rule's counters."""
+        """Return the asks of a request that costs `cost`."""
         units = cost * self.cost(values)
         key = self.key(values)
-        if self.advisory:  # whoever only reports must not raise: what never fits asks for all there is
+        if self.advisory:  # shadow mode must not raise: a cost that never fits asks for the capacity
             return [
                 (key, quota, 1 if quota.flat else min(units, quota.capacity), True)
                 for quota in self.quotas(values, now)
@@ -131,7 +131,7 @@ class CompiledRule:
         ]
 
     def fixed_asks(self) -> list[Posed]:
-        """What a rule with one counter for everybody asks, if that never varies."""
+        """Return the asks of a rule with one counter for all requests, if they never vary."""
         if self._parts or self._varies():
             return []
         return [(self._scope, quota, 1, self.advisory) for quota in self._quotas]
@@ -140,7 +140,7 @@ class CompiledRule:
         return bool(self._tiers or self._overrides or self.rule.cost != 1)
 
     def short_ways(self) -> list[ShortWay]:
-        """What most rules are like needs less work: a key of one part, and quotas and cost that never vary."""
+        """Return how to ask with less work, for most rules: a key of one part, and quotas and cost that never vary."""
         if len(self._parts) != 1 or self._varies():
             return []
         (slot, mark, ipv6_prefix), *_ = self._parts[0]
@@ -149,7 +149,7 @@ class CompiledRule:
 
 
 ShortWay: TypeAlias = tuple[int, int, bool, str, CompiledRule, Quota, bool]
-"""Of the first entry slot, longest text and whether it is folded; how the key begins; rule, quota, advisory."""
+"""Slot of the first entry, longest text, whether it is folded; beginning of the key; rule, quota, advisory."""
 
 
 def _counters(quotas: Sequence[Quota]) -> tuple[Quota, ...]:
@@ -177,7 +177,7 @@ def _override(at: int, override: Override, slots: Slots) -> _Override:
 
 
 def _by_value(overrides: Sequence[_Override]) -> tuple[tuple[int, dict[str, list[_Override]]], ...]:
-    """Overrides by the first entry they ask for and its value, so that a thousand of them cost no more than one."""
+    """Index overrides by their first entry and its value, so that a thousand of them cost no more than one."""
     tables: dict[int, dict[str, list[_Override]]] = {}
     for override in overrides:
         slot, texts = override.who[0]
@@ -187,7 +187,7 @@ def _by_value(overrides: Sequence[_Override]) -> tuple[tuple[int, dict[str, list
 
 
 def _cost(cost: CostFrom, text: str) -> int:
-    """What an entry says, held between its bounds. Absent it costs the default; if it is no number, the most."""
+    """Return the cost in an entry, within its bounds: the default if absent, the most if it is no number."""
     if not text:
         return cost.least if cost.default is None else cost.default
     if not (text.isascii() and text.isdigit()):

@@ -1,9 +1,9 @@
-"""What a rule may ask of a descriptor, as plain immutable values. How it is asked fast is the compiler's business.
+"""Conditions of rules on descriptors, as immutable values. `penstock.rules.index` makes them fast.
 
-A descriptor maps names of entries to texts. An entry that is missing or empty is *absent*, and fails every condition
-except `Present(entry, wanted=False)`; so `Not(Equals("tier", "free"))` holds for a request that has no tier at all.
+A descriptor maps names of entries to texts. An entry that is missing or empty is *absent*. It fails every condition
+except `Present(entry, wanted=False)`; so `Not(Equals("tier", "free"))` holds for a request without a tier.
 
-`str(condition)` says the condition in words. It names entries and what was wanted of them, and never what was found.
+`str(condition)` is the condition in words. It names entries and the values wanted, never those of a request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-SHOWN = 4  # values of a long list that are worth saying
+SHOWN = 4  # how many values of a list are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """The whole entry fits a pattern: `*` is any run of characters without `/`, `**` any segments, also none."""
+    """The whole entry matches a pattern: `*` is any run of characters without `/`, `**` any segments, also none."""
 
     entry: str
     pattern: str
@@ -74,7 +74,7 @@ class Cidr:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The entry is there, or (not `wanted`) is absent."""
+    """The entry is present, or absent if not `wanted`."""
 
     entry: str
     wanted: bool = True

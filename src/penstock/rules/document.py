@@ -1,12 +1,12 @@
-"""YAML, and no more of it than rules need: text to mappings, lists, texts, whole numbers and truth values.
+"""Reads the part of YAML that rules need: mappings, lists, texts, whole numbers and booleans.
 
-What YAML offers beyond that is where files go wrong without anybody noticing, so it is refused: aliases (a few lines of
-which unfold to gigabytes), tags, several documents, repeated keys, blank values. Words mean what they say: `off`, `no`,
-`1.10` and `007` are texts, only `true` and `false` are truth values, and only plain whole numbers are numbers, so that
-every value can be turned back into what was written. Files that others wrote for another reader may be `lenient`: there
-an alias is the value that it stands for, the very same object, and a blank is None.
+The rest of YAML causes mistakes that go unnoticed, so it is refused: aliases (of which a few lines expand to
+gigabytes), tags, several documents, repeated keys, blank values. `off`, `no`, `1.10` and `007` are texts; only `true`
+and `false` are booleans, and only plain whole numbers are numbers. So every value can be written back as it was.
+`lenient` reading is for files written for other programs: there an alias is the object that it stands for, and a blank
+is None.
 
-Everything is bounded while it is read: bytes, values, depth. Mappings and lists remember their lines.
+Bytes, values and depth are bounded while they are read. Mappings and lists know their lines.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_BYTES = 8 * 2**20
 MAX_VALUES = 1_000_000
 MAX_DEPTH = 24
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # some ten times faster, where it was compiled
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it: ten times faster
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BLANK = ("", "~", "null", "Null", "NULL")
 
 
 class Mapping(dict[str, object]):
-    """A mapping that knows on which line each of its keys stands."""
+    """A mapping that knows the line of each of its keys."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Mapping(dict[str, object]):
 
 
 class List(list[object]):
-    """A list that knows on which line each of its items starts."""
+    """A list that knows the line of each of its items."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Located(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What was read, and what is wrong with the way it was written. Not `whole` where reading stopped too early."""
+    """The data that was read, and the flaws found; not `whole` if reading stopped early."""
 
     data: object
     flaws: list[Located]
@@ -63,7 +63,7 @@ class Document(NamedTuple):
 
 
 class _Stop(Exception):
-    """There is no sense in reading on."""
+    """A flaw after which reading stops."""
 
     def __init__(self, line: int, path: Path, problem: str, expected: str) -> None:
         super().__init__(problem)
@@ -71,7 +71,7 @@ class _Stop(Exception):
 
 
 def read(content: bytes | str, *, lenient: bool = False) -> Document:
-    """The one document in `content`. Who reads a lenient one must bound what it visits: values may be shared."""
+    """Read the one document in `content`. Lenient data may share values, so traversals of it must be bounded."""
     reader, text = _DocumentReader(lenient=lenient), ""
     try:
         text = _decoded(content)
@@ -88,7 +88,7 @@ def read(content: bytes | str, *, lenient: bool = False) -> Document:
 
 
 def line_of(data: Any, path: Path) -> int:
-    """The line on which the value at `path` is written; where there is none, the line of what should have held it."""
+    """Return the line of the value at `path`, or of the innermost container if there is no such value."""
     line: int = data.line if isinstance(data, Mapping | List) else 0
     for step in path:
         try:
@@ -99,7 +99,7 @@ def line_of(data: Any, path: Path) -> int:
 
 
 def _decoded(content: bytes | str) -> str:
-    """The text, if it is text at all and not too long."""
+    """Return the text of `content`, if it is UTF-8 and not too long."""
     if len(content) > MAX_BYTES:
         raise _Stop(0, (), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
@@ -112,7 +112,7 @@ def _decoded(content: bytes | str) -> str:
 
 
 def _unprintable(text: str) -> Located:
-    """Where the character is that the parser did not like."""
+    """Locate the character that YAML does not allow."""
     found = _UNPRINTABLE.search(text)
     line = text.count("\n", 0, found.start()) + 1 if found else 0
     what = f", {found.group()!r}" if found else ""
@@ -124,16 +124,16 @@ def _located(line: int, path: Path, problem: str, expected: str) -> Located:
 
 
 class _DocumentReader:
-    """Builds the data from the parser's events. `open` are the containers being filled; `path` leads to the last."""
+    """Builds the data from parser events. `open` are the containers being filled; `path` leads to the last."""
 
     def __init__(self, *, lenient: bool) -> None:
         self.lenient = lenient
-        self.anchors: dict[str, object] = {}  # what aliases stand for, if they are followed
+        self.anchors: dict[str, object] = {}  # the values of aliases, if lenient
         self.data: object = None
         self.flaws: list[Located] = []
         self.open: list[Mapping | List] = []
         self.path: list[str | int] = []
-        self.mapping: Mapping | None = None  # the last container, if it is one
+        self.mapping: Mapping | None = None  # the last container, if it is a mapping
         self.key: str | None = None  # of that mapping, until its value comes
         self.repeats = False  # whether that key was there before
         self.values = 0
@@ -194,7 +194,7 @@ class _DocumentReader:
         self.mapping = last if isinstance(last, Mapping) else None
 
     def _alias(self, event: Any, line: int) -> None:
-        """What an alias stands for is not looked at, so there is nothing that could unfold here."""
+        """Place the value of an alias as one object, so that nothing expands."""
         self._no_key(line, "an alias")
         value = self.anchors.get(event.anchor) if self.lenient else None
         if not self.lenient:
@@ -220,7 +220,7 @@ class _DocumentReader:
             mapping.lines[key] = line
 
     def _place(self, value: object, line: int) -> None:
-        """Put a value where it belongs; the first of repeated keys stays."""
+        """Put a value into the last container; of repeated keys the first stays."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise _Stop(line, (), f"more than {MAX_VALUES} values", f"at most {MAX_VALUES}")
@@ -242,7 +242,7 @@ class _DocumentReader:
         self.flaws.append(_located(line, (*self.path, *self._step()), problem, expected))
 
     def _step(self) -> list[str | int]:
-        """The step from the last container to the value that comes next."""
+        """Return the step from the last container to the next value."""
         if not self.open:
             return []
         return [len(self.open[-1]) if self.key is None else self.key]

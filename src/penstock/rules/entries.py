@@ -1,17 +1,17 @@
-"""Reading the entries of a descriptor: what callers wrote, in the one form that is matched and counted.
+"""Reads the entries of a descriptor into the normal form that is matched and counted.
 
 | the entry is | and counts as |
 |---|---|
 | missing, None, or empty | absent |
-| text | itself; control characters, braces and the like are data |
+| text | itself; control characters, braces and the like have no meaning |
 | a whole number, True, False | its decimal digits, `true`, `false` |
-| not an address, where an address is expected | absent, so that invented ones cannot each open a counter |
+| not an address, where an address is expected | absent, so that invented values cannot each open a counter |
 | text that UTF-8 cannot carry (lone surrogates) | itself, with those written as `\\udc80` |
-| longer than 190 characters, with its name | itself; in a key its digest stands for it |
+| longer than 190 characters, with its name | itself; in a key, its digest |
 | anything else | an error of the caller: `InvalidRequest` |
 
-Only entries that some rule looks at are read, so what else a descriptor holds costs nothing. Accents are composed (NFC)
-within the first 190 characters alone, because composing takes time in the square of a hostile length.
+Only entries that a rule uses are read; others cost nothing. Accents are composed (NFC) within the first 190 characters
+alone, because composing takes time in the square of a hostile length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.errors import InvalidRequest, shown
 from penstock.rules.networks import address_of, folded
 
 MAX_PART = 190
-"""Characters of a key part that stand for themselves: with the id of a rule, never more bytes than a key may have."""
+"""Longest key part that is not replaced by its digest. With the id of a rule it always fits into a key."""
 
 MAX_ADDRESS = 45
 MAX_ADDRESSES = 2_048
@@ -35,18 +35,18 @@ _DIGEST_BYTES = 16
 ABSENT = ""
 
 Read: TypeAlias = Callable[[object], str]
-"""From what a caller wrote to what is matched; the empty text is absent."""
+"""Reads the value of a caller into the text that is matched; the empty text is absent."""
 
 
 def reader(name: str, *, fold_case: bool = False, nfc: bool = False, address: bool = False) -> Read:
-    """How the entry `name` is read."""
+    """Return the function that reads the entry `name`."""
 
-    addresses: dict[object, str] = {}  # as they were written lately: looking up is cheaper than reading
+    addresses: dict[object, str] = {}  # a cache, because parsing is slower
 
     def read_address(value: object) -> str:
         try:
             return addresses[value]
-        except (KeyError, TypeError):  # not seen lately, or nothing that has a hash
+        except (KeyError, TypeError):  # not cached, or not hashable
             address = address_of(_text(name, value)) or ABSENT
         if value.__class__ is str and len(value) <= MAX_ADDRESS:
             if len(addresses) >= MAX_ADDRESSES:
@@ -83,9 +83,9 @@ def _text(name: str, value: object) -> str:
 
 
 def key_part(mark: str, text: str, ipv6_prefix: int | None = None) -> str:
-    """The part of a key that says which entry it came from (`mark`, e.g. `ip=`) and what the entry is."""
+    """Return the part of a key made of the name of an entry (`mark`, e.g. `ip=`) and its value."""
     part = mark + (text if ipv6_prefix is None else folded(text, ipv6_prefix))
     if len(part) > MAX_PART:
-        # "#" in place of "=": no text can be written that reads as a digest.
+        # "#" in place of "=", so that no text reads as a digest.
         return f"{mark[:-1]}#{blake2b(part.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
     return part

@@ -1,7 +1,7 @@
-"""Why a rule matched a descriptor or did not, in words.
+"""Explains why rules matched a descriptor or did not.
 
-Words name entries, what was wanted of them and what kind of value was found; never the value itself, because it may be
-somebody's identity.
+The words name entries, the values wanted and the kind of value found; never that value itself, because it may be an
+identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_REASONS = 8
 
 
 def explain(rules: RuleSet, descriptor: Descriptor, now: Micros) -> tuple[Explained, ...]:
-    """Every rule of a set, in its order, without the state of any counter."""
+    """Explain every rule of a set, in its order, without the state of any counter."""
     values = rules.read(descriptor)
     matched = rules.matching(values)
     course = rules.match(descriptor, now).course
@@ -46,7 +46,7 @@ def explain(rules: RuleSet, descriptor: Descriptor, now: Micros) -> tuple[Explai
 
 
 def why_not(condition: Condition | None, values: Values, slots: Slots) -> list[str]:
-    """The parts of a condition that do not hold, each with the kind of value that was found; none if it holds."""
+    """Return the parts of a condition that do not hold, each with the kind of value that was found."""
     if condition is None or compile_test(condition, slots)(values):
         return []
     if isinstance(condition, All):
@@ -61,7 +61,7 @@ def _why(condition: Condition | None) -> str:
 
 
 def _passed_over(rule: CompiledRule, matched: Sequence[CompiledRule], decided_by: CompiledRule | None) -> str:
-    """Why a rule whose condition holds does not count; empty if it does."""
+    """Return why a rule whose condition holds does not apply; empty if it does."""
     for earlier in matched:
         if earlier.position < rule.position and earlier.rule.stop and not earlier.advisory:
             return f"{earlier.id} comes before it and says stop"
@@ -71,7 +71,7 @@ def _passed_over(rule: CompiledRule, matched: Sequence[CompiledRule], decided_by
 
 
 def _shape(text: str) -> str:
-    """What kind of value it is."""
+    """Return the kind of a value."""
     if not text:
         return "absent"
     if number_of(text) is not None:

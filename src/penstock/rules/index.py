@@ -1,15 +1,15 @@
-"""Which of many conditions a descriptor meets, found through an index and not by trying one after the other.
+"""An index of conditions, which finds those that hold for a descriptor without trying each of them.
 
-**Slots.** The entries that any rule looks at are numbered; a descriptor is read once into a list of values by these
-numbers (`penstock.rules.entries`), and everything else works on that list.
+**Slots.** The entries that rules use are numbered. A descriptor is read once into a list of values by these numbers
+(`penstock.rules.entries`); everything else works on that list.
 
-**Anchors.** Of every condition the compiler picks a part that must hold if the whole is to hold and that can be looked
-up: an equal text by hash, a prefix or a network by binary search, a pattern by a walk along the value's segments. Where
-several parts would do, it takes the one that the fewest other conditions share. What cannot be looked up (`Not`, or
-nothing at all) is tried on every request.
+**Anchors.** For each condition the index picks a part that must hold for the whole to hold and that can be looked up:
+an equal text by hash, a prefix or a network by binary search, a pattern by a walk along the segments of the value. Of
+several such parts it takes the one that the fewest other conditions share. A condition without such a part (`Not`, or
+no condition) is tried on every request.
 
-**Tests.** Conditions that their anchor does not decide are then tested, each in time linear in the value; nothing here
-can go back and try again.
+**Tests.** Conditions that their anchor does not decide are then tested, each in time linear in the value, without
+backtracking.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from penstock.rules.model import EntryOptions
 
 Values: TypeAlias = list[Anything]
-"""What was read of a descriptor, by slot: a text, empty if absent; or the number of an address, None if it is none."""
+"""The values of a descriptor by slot: a text, empty if absent; or the number of an address, None if there is none."""
 
 Test: TypeAlias = Callable[[Values], bool]
 
 
 class Slots:
-    """The entries that rules look at, and where their values are found."""
+    """The entries that rules use, and the slots of their values."""
 
     def __init__(self, options: Callable[[str], EntryOptions]) -> None:
         self._options = cache(options)
@@ -45,16 +45,16 @@ class Slots:
         self._numbers: dict[tuple[str, bool], int] = {}
 
     def text(self, entry: str) -> int:
-        """The slot of the entry's text."""
+        """Return the slot of the entry's text."""
         return self._numbers.setdefault((entry, False), len(self._numbers))
 
     def address(self, entry: str) -> int:
-        """The slot of the entry's number, if it is an address."""
+        """Return the slot of the entry's number as an address."""
         self.text(entry)
         return self._numbers.setdefault((entry, True), len(self._numbers))
 
     def read(self, entry: str) -> Read:
-        """How the entry is read, in descriptors and in rules alike."""
+        """Return the function that reads the entry, in descriptors and in rules alike."""
         if entry not in self._reads:
             how = self._options(entry)
             address = how.ipv6_prefix is not None
@@ -71,11 +71,11 @@ class Slots:
         return tuple(entry for entry, _ in self._numbers)
 
     def reads(self) -> tuple[Read, ...]:
-        """How to read what a caller may have written, slot by slot."""
+        """Return the functions that read any value of a caller, slot by slot."""
         return tuple(_number(self.read(entry)) if as_number else self.read(entry) for entry, as_number in self._numbers)
 
     def special(self) -> tuple[tuple[int, Read], ...]:
-        """How to read those slots in which even plain ASCII text is not taken as it is."""
+        """Return the functions for slots in which even ASCII text is not taken as it is."""
         specials = [as_number or not self._plain[entry] for entry, as_number in self._numbers]
         return tuple((slot, read) for slot, read in enumerate(self.reads()) if specials[slot])
 
@@ -88,7 +88,7 @@ def _number(read: Read) -> Callable[[object], Anything]:
 
 
 class Term(NamedTuple):
-    """Something that can be looked up: how, in which slot, and what for."""
+    """A look-up: its kind, the slot, and the value sought."""
 
     how: str  # "equal", "prefix", "glob", "network", "present", "absent"
     slot: int
@@ -96,7 +96,7 @@ class Term(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """Terms of which at least one is found if the condition holds; `exact` if, then, it does hold."""
+    """Terms of which at least one is found if the condition holds; `exact` if the reverse is true as well."""
 
     terms: tuple[Term, ...]
     exact: bool
@@ -107,10 +107,10 @@ _Option: TypeAlias = tuple[Condition, _Anchor]
 
 
 class Index:
-    """Conditions by position, compiled; None is met by everything."""
+    """Compiled conditions by position; the condition None always holds."""
 
     def __init__(self, conditions: Sequence[Condition | None], slots: Slots) -> None:
-        self.tests: list[Test | None] = []  # what is left to test of a condition whose anchor was found
+        self.tests: list[Test | None] = []  # what remains to be tested once the anchor was found
         options = [[] if condition is None else _options(condition, slots) for condition in conditions]
         shared = Counter([term for some in options for _, anchor in some for term in anchor.terms])
         self._always: list[int] = []
@@ -127,11 +127,11 @@ class Index:
         self._equal = list(_equal_tables(terms).items())
 
     def parts(self) -> list[list[Anything]]:
-        """What the index consists of, for whoever takes it apart."""
+        """Return the lists that the index consists of, so that they can be freed bit by bit."""
         return [self.tests, *([*table.values()] for _, table in self._equal), *_contents(self._lookups)]
 
     def find(self, values: Values) -> list[int]:
-        """The positions of all conditions whose anchor is found, in order; `tests` says what is left to test."""
+        """Return the positions of all conditions whose anchor is found, in order; `tests` remain to be applied."""
         hits = self._always[:]
         for slot, table in self._equal:
             found = table.get(values[slot])
@@ -148,7 +148,7 @@ class Index:
 def _compile(
     condition: Condition | None, options: Sequence[_Option], slots: Slots, shared: Mapping[Term, int]
 ) -> tuple[_Anchor | None, Test | None]:
-    """The anchor of a condition, the one least shared, and the test of what it leaves undecided."""
+    """Return the least shared anchor of a condition, and the test of what it leaves undecided."""
     if condition is None:
         return None, None
     if not options:
@@ -168,20 +168,20 @@ def _dearness(anchor: _Anchor, shared: Mapping[Term, int]) -> tuple[int, int, in
 
 
 def _conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """The parts that must all hold."""
+    """Return the parts that must all hold."""
     if isinstance(condition, All):
         return tuple(part for inner in condition.conditions for part in _conjuncts(inner))
     return (condition,)
 
 
 def _options(condition: Condition, slots: Slots) -> list[_Option]:
-    """Every part of a condition that could be its anchor."""
+    """Return every part of a condition that could be its anchor."""
     anchors = [(part, _anchor(part, slots)) for part in _conjuncts(condition)]
     return [(part, anchor) for part, anchor in anchors if anchor is not None]
 
 
 def _anchor(part: Condition, slots: Slots) -> _Anchor | None:
-    """What to look up for a condition other than `All`; None if it cannot be looked up."""
+    """Return the anchor of a condition other than `All`; None if it cannot be looked up."""
     if isinstance(part, Any):
         anchors = [_any_anchor(inner, slots) for inner in part.conditions]
         found = [anchor for anchor in anchors if anchor is not None]
@@ -197,7 +197,7 @@ def _anchor(part: Condition, slots: Slots) -> _Anchor | None:
 
 
 def _any_anchor(inner: Condition, slots: Slots) -> _Anchor | None:
-    """The anchor of one alternative: of several conjuncts the first that can be looked up."""
+    """Return the anchor of one alternative: the first conjunct that can be looked up."""
     options = _options(inner, slots)
     if not options:
         return None
@@ -223,9 +223,9 @@ def _terms(leaf: Equals | OneOf | Prefix | Glob | Cidr | Present, slots: Slots) 
 
 
 def read_fragment(read: Read, text: str) -> str:
-    """The beginning of a value, or a pattern for it, in the form in which values are read.
+    """Return the beginning of a value, or a pattern for it, in the form in which values are read.
 
-    Where an address is expected no fragment of one is, and the text is taken as it stands.
+    A fragment of an address is no address, so it is taken as it is.
     """
     return read(text) or text
 
@@ -236,13 +236,13 @@ def read_fragment(read: Read, text: str) -> str:
 def _equal_tables(terms: Iterable[tuple[Term, int]]) -> dict[int, dict[Hashable, Positions]]:
     tables: dict[int, dict[Hashable, list[int]]] = {}
     for term, position in terms:
-        if term.how == "equal" and term.what:  # what reads as absent is equal to nothing
+        if term.how == "equal" and term.what:  # an absent value equals nothing
             tables.setdefault(term.slot, {}).setdefault(term.what, []).append(position)
     return {slot: {what: tuple(found) for what, found in table.items()} for slot, table in tables.items()}
 
 
 def _lookups(terms: Sequence[tuple[Term, int]]) -> list[tuple[int, Callable[[Anything], Positions]]]:
-    """For each slot, the functions that find what its value leads to, beside equal texts."""
+    """Return the slots and functions of all look-ups but those of equal texts."""
     grouped: dict[tuple[str, int], list[tuple[Anything, int]]] = {}
     for term, position in terms:
         if term.how != "equal":
@@ -256,9 +256,10 @@ def _contents(lookups: Iterable[tuple[int, Callable[[Anything], Positions]]]) ->
 
 
 class PrefixTable:
-    """Which of many prefixes a text begins with.
+    """Finds which of many prefixes a text begins with.
 
-    Sorted, the last prefix that is not greater than a text is the longest it begins with, or begins with that one.
+    In sorted order, the last prefix that is not greater than a text is the longest that the text begins with, or itself
+    begins with that one.
     """
 
     def __init__(self, prefixes: Iterable[tuple[str, int]]) -> None:
@@ -281,7 +282,7 @@ class PrefixTable:
         return self._sorted, self._hits
 
     def find(self, text: str) -> Positions:
-        """What stands at all prefixes of `text`."""
+        """Return the positions of all prefixes of `text`."""
         index = bisect_right(self._sorted, text) - 1
         while index >= 0:
             if text.startswith(self._sorted[index]):
@@ -313,7 +314,7 @@ _FINDERS: Mapping[str, Callable[[Anything], Callable[[Anything], Positions]]] = 
 
 
 def compile_test(condition: Condition, slots: Slots) -> Test:
-    """A function that tests one condition on what was read."""
+    """Return a function that tests a condition on the values of a descriptor."""
     if isinstance(condition, Not):
         inner = compile_test(condition.condition, slots)
         return lambda values: not inner(values)

@@ -1,13 +1,13 @@
-"""What a file of rules says, checked: frozen records that the compiler can trust.
+"""The content of a file of rules as checked, frozen records.
 
     RuleFile
     ├── rules       Rule: which requests, counted by which key, against which quotas
-    ├── overrides   Override: other quotas for one customer, until an instant
-    ├── entries     EntryOptions: how the texts of a descriptor entry are made equal
-    └── empty       said when a file is meant to have no rules
+    ├── overrides   Override: other quotas for some requests, until an instant
+    ├── entries     EntryOptions: how the texts of a descriptor entry are normalised
+    └── empty       true if a file is meant to have no rules
 
-Fields are read strictly: nothing is guessed, unknown ones are errors, and so are fields that would have no effect. The
-short forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.shorthand`.
+Fields are read strictly: values are not converted; unknown fields and fields without an effect are errors. The short
+forms (`quota: 100/minute`, `key: api_key | ip`) are read by `penstock.rules.shorthand`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MAX_TAGS = 16
 IPV6_PREFIX = 64
 
 ADDRESS = "ip"
-"""The entry that is an address without being declared as one."""
+"""The entry that is an address by default."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 LIMIT_ONLY = ("key", "quotas", "cost", "tiers", "on_failure", "deadline", "priority", "stop", "shared")
-"""What has no meaning in a rule that asks no store."""
+"""Fields that have no effect in a rule without counters."""
 
 
 def _name(value: object) -> str:
@@ -80,19 +80,19 @@ class _Record(BaseModel):
 
 
 class CostFrom(_Record):
-    """The cost is what a descriptor entry says, held between `least` and `most`.
+    """The cost is the number in a descriptor entry, limited to `least` and `most`.
 
-    An entry that is absent costs `default` (by default `least`); one that is not a whole number costs `most`.
+    An absent entry costs `default` (by default `least`); an entry that is no whole number costs `most`.
     """
 
     entry: Entry
-    """The entry that says the cost."""
+    """The entry that contains the cost."""
     least: Cost = 1
-    """What is charged when it says less."""
+    """The lowest cost."""
     most: Cost
-    """What is charged when it says more, or nothing that is a whole number."""
+    """The highest cost, also if the entry is no whole number."""
     default: Cost | None = None
-    """What is charged when it is absent; by default the least."""
+    """The cost if the entry is absent; by default `least`."""
 
     @model_validator(mode="after")
     def _ordered(self) -> CostFrom:
@@ -113,7 +113,7 @@ def _cost(value: object) -> int | CostFrom:
 
 
 class Tiers(_Record):
-    """Quotas by the name in the entry `by`; who has another name, or none, gets the quotas of the rule itself."""
+    """Quotas by the name in the entry `by`. Without one of these names the quotas of the rule itself apply."""
 
     by: Entry = "tier"
     """The entry that names the tier."""
@@ -122,23 +122,23 @@ class Tiers(_Record):
 
 
 class Response(_Record):
-    """What a client is told of a rule."""
+    """What clients see of a rule."""
 
     headers: Literal["shown", "hidden"] = "shown"
-    """Whether headers tell limits and what is left; a refusal tells when to come again either way."""
+    """Whether headers show limits and what is left. A refusal always has `Retry-After`."""
     message: Line | None = None
-    """The words of a refusal."""
+    """The text of a refusal."""
 
 
 class EntryOptions(_Record):
-    """How the texts of one descriptor entry are made equal before they are matched or counted."""
+    """How the texts of one descriptor entry are normalised before they are matched or counted."""
 
     fold_case: bool = False
-    """Case does not tell them apart."""
+    """Ignore case."""
     nfc: bool = False
-    """Whether accents are part of a letter or follow it does not tell them apart."""
+    """Compose accents (Unicode NFC), so that both spellings of an accented letter are equal."""
     ipv6_prefix: Annotated[int, Field(ge=1, le=128)] | None = None
-    """The entry is an address, and IPv6 addresses that share so many bits are one. 64 for the entry `ip`."""
+    """The entry is an address, and IPv6 addresses with the same first bits are one. 64 for the entry `ip`."""
 
 
 def _key(value: object, info: ValidationInfo) -> tuple[KeyPart, ...]:
@@ -154,57 +154,57 @@ def _quota(value: object, info: ValidationInfo) -> tuple[Quota, ...]:
 
 
 def _unless_limit(info: ValidationInfo, expected: str) -> tuple[()]:
-    """Nothing, in a rule that may leave this field out."""
+    """Return nothing, in a rule that may omit this field."""
     if info.data.get("action") == "limit":
         raise flawed(HIDDEN, expected, "missing")
     return ()
 
 
 class Rule(_Record):
-    """One rule. Rules are looked at in the order of `order`, then of the file.
+    """One rule. Rules are evaluated by `order`, then in the order of the file.
 
-    All `limit` rules that match are one request: all are charged or none. A matching `deny` or `allow` decides alone,
-    and of several the first. After a matching rule with `stop` no other is looked at.
+    All `limit` rules that match are one request: all are charged or none. A matching `deny` or `allow` decides alone;
+    of several the first. A matching rule with `stop` is the last.
     """
 
     id: Name
-    """Names the rule, and its counters: who renames a rule starts them anew."""
+    """The name of the rule and of its counters: a renamed rule starts with new counters."""
     description: Line | None = None
     """What the rule is for."""
     order: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """Rules with a smaller number come first."""
     action: Literal["limit", "deny", "allow"] = "limit"
-    """Whether requests that match are counted, refused, or let pass."""
+    """Whether matching requests are counted, refused, or allowed."""
     match: Annotated[Condition | None, PlainValidator(shorthand.condition), WithJsonSchema({})] = None
-    """Which requests the rule is for; by default all."""
+    """The requests that the rule applies to; by default all."""
     key: Annotated[tuple[KeyPart, ...], PlainValidator(_key), WithJsonSchema(schema_shapes.KEY)] = Field(
         default=None, validate_default=True
     )
-    """Whose requests are counted together: entries, `|` for "or else"; [] for one counter."""
+    """Which requests are counted together: entries, `|` for "or else"; [] for one counter."""
     quotas: Annotated[tuple[Quota, ...], PlainValidator(_quota), WithJsonSchema(schema_shapes.QUOTAS)] = Field(
         default=None, validate_default=True, alias="quota"
     )
-    """How much, in which time; of several, all must have room."""
+    """How much is allowed, in which time; of several quotas, all must have room."""
     cost: Annotated[int | CostFrom, PlainValidator(_cost, json_schema_input_type=Cost | CostFrom)] = 1
-    """What one request costs: a number, or an entry that says it."""
+    """The cost of a request: a number, or an entry that contains it."""
     tiers: Tiers | None = None
-    """Other quotas for some."""
+    """Other quotas for the requests of some tiers."""
     mode: Literal["enforce", "shadow", "off"] = "enforce"
-    """Whether it applies, only reports what it would have refused, or is not there at all."""
+    """Whether the rule is enforced, only reports what it would refuse, or is ignored."""
     on_failure: Literal["local", "open", "closed"] | None = None
-    """What happens when the store cannot answer: this host counts for itself, requests pass, or are refused."""
+    """What happens if the store cannot answer: this host counts for itself, admits all requests, or refuses them."""
     deadline: Annotated[float | None, PlainValidator(shorthand.seconds), WithJsonSchema(schema_shapes.DURATION)] = None
-    """How long the store may take to answer, such as 20ms."""
+    """The timeout of the store, such as 20ms."""
     priority: Literal["critical", "high", "normal", "low"] = "normal"
-    """Which requests go first when not all can be asked about."""
+    """The priority of matching requests while load is shed."""
     stop: bool = False
-    """Whether the rules behind this one are left out for requests that match it."""
+    """Whether later rules are skipped for requests that match this one."""
     shared: Name | None = None
-    """Names a counter that several rules share; by default each has its own."""
+    """The name of a counter that several rules share; by default each rule has its own."""
     response: Response = Response()
-    """What a client is told."""
+    """What clients see."""
     tags: Annotated[tuple[Name, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
-    """Names to find rules by."""
+    """Names for finding rules."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Rule:
@@ -222,13 +222,13 @@ class Override(_Record):
     who: Annotated[Mapping[str, tuple[str, ...]], PlainValidator(shorthand.who), WithJsonSchema(schema_shapes.WHO)] = (
         Field(alias="for", repr=False)
     )
-    """Entries and their values; of several entries, all must fit."""
+    """Entries and their values; of several entries, all must match."""
     quotas: Annotated[Quotas, Field(alias="quota")]
-    """What applies instead of the quotas of the rule and its tiers."""
+    """The quotas that replace those of the rule and its tiers."""
     until: Annotated[datetime, PlainValidator(shorthand.instant), WithJsonSchema(schema_shapes.INSTANT)]
-    """When it ends, with an offset from UTC."""
+    """When the override ends, with an offset from UTC."""
     description: Line | None = None
-    """What it is for."""
+    """What the override is for."""
 
     @property
     def until_us(self) -> Micros:
@@ -237,26 +237,26 @@ class Override(_Record):
 
 
 def _at_most_rules(value: object) -> object:
-    """Counted before they are read, for reading is what too many of them would make dear."""
+    """Check the number of rules before they are read, because reading too many is slow."""
     if isinstance(value, list | tuple) and len(value) > MAX_RULES:
         raise flawed(HIDDEN, f"at most {MAX_RULES}", f"{len(value)} of them")
     return value
 
 
 class RuleFile(_Record):
-    """All that one file says."""
+    """The content of a file of rules."""
 
     rules: Annotated[tuple[Rule, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
     """The rules."""
     overrides: Annotated[tuple[Override, ...], Field(strict=False), BeforeValidator(_at_most_rules)] = ()
-    """Exceptions that end by themselves."""
+    """Exceptions that end at an instant."""
     entries: Mapping[Entry, EntryOptions] = Field(default_factory=dict)
-    """How the texts of an entry are made equal."""
+    """How the texts of entries are normalised."""
     empty: bool = False
-    """Said in a file that is meant to have no rules."""
+    """True if the file is meant to have no rules."""
 
     def options(self, entry: str) -> EntryOptions:
-        """How the texts of this entry are made equal."""
+        """Return how the texts of this entry are normalised."""
         options = self.entries.get(entry, EntryOptions())
         if entry == ADDRESS and options.ipv6_prefix is None:
             return options.model_copy(update={"ipv6_prefix": IPV6_PREFIX})
@@ -279,7 +279,7 @@ class RuleFile(_Record):
         return self
 
 
-# ---------------------------------------------------------------- what one field cannot know
+# ---------------------------------------------------------------- checks across fields
 
 
 def _unaffordable(rule: Rule) -> Iterable[Flaw]:
@@ -298,7 +298,7 @@ def _meaningless(rule: Rule) -> Iterable[Flaw]:
 
 
 def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], whose: str = "") -> Iterable[Flaw]:
-    """A cost that could never be admitted is a mistake, not a limit."""
+    """Yield costs that could never be admitted."""
     most, path = (cost.most, ("cost", "most")) if isinstance(cost, CostFrom) else (cost, ("cost",))
     for quota in quotas:
         if not quota.flat and most > quota.capacity:
@@ -306,7 +306,7 @@ def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], whose: str = "") 
 
 
 def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
-    """A file without rules must say that this is meant; one with rules must not."""
+    """Yield a flaw if a file without rules lacks `empty: true`, or one with rules has it."""
     if not rules and not said:
         yield Flaw(("rules",), HIDDEN, "no rules", "at least one rule, or empty: true if no limits at all are meant")
     if rules and said:
@@ -314,7 +314,7 @@ def emptiness(rules: int, said: bool) -> Iterable[Flaw]:
 
 
 def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
-    """A counter belongs to its rule's id, so no two rules have the same."""
+    """Yield repeated ids, because an id names the counters of its rule."""
     first: dict[str, int] = {}
     for at, name in ids:
         if first.setdefault(name, at) != at:
@@ -322,7 +322,7 @@ def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
 
 
 def lost_overrides(names: Iterable[tuple[int, str]], known: Collection[str]) -> Iterable[Flaw]:
-    """An override of a rule that does not exist would have no effect."""
+    """Yield overrides of rules that do not exist."""
     first = tuple(known)
     lost = ((at, name) for at, name in names if name not in known)
     for at, name in islice(lost, MAX_FLAWS):
@@ -344,7 +344,7 @@ def _overrides(file: RuleFile) -> Iterable[Flaw]:
 
 
 def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
-    """Rules with one counter must make the same key, or they would not share anything."""
+    """Yield rules that share a counter by different keys, and so would not share it."""
     keys: dict[str, Rule] = {}
     for at, rule in enumerate(rules):
         if rule.shared is None:
@@ -357,7 +357,7 @@ def _shared(rules: Iterable[Rule]) -> Iterable[Flaw]:
 
 
 def _shared_costs(file: RuleFile) -> Iterable[Flaw]:
-    """A counter that several rules share is asked by the smallest limit and the largest cost: that must fit too."""
+    """Yield costs that never fit a shared counter, which is asked with the smallest limit and the largest cost."""
     overrides: dict[str, list[Quota]] = {}
     for override in file.overrides:
         overrides.setdefault(override.rule, []).extend(override.quotas)
@@ -382,7 +382,7 @@ def _shared_costs(file: RuleFile) -> Iterable[Flaw]:
 
 
 def _no_addresses(file: RuleFile) -> Iterable[Flaw]:
-    """What is compared with an address and is none, such as a network without `cidr`, would never hold."""
+    """Yield values compared with an address that are none, such as a network without `cidr`: they never match."""
     expected = "an address; for a network {cidr: ...}"
     for at, rule in enumerate(file.rules):
         for entry, value in _compared(rule.match):
@@ -399,7 +399,7 @@ def _is_no_address(file: RuleFile, entry: str, value: str) -> bool:
 
 
 def _compared(condition: Condition | None) -> Iterable[tuple[str, str]]:
-    """The entries that a condition compares with whole texts, and those."""
+    """Yield the entries that a condition compares with whole texts, and these texts."""
     if isinstance(condition, Equals):
         yield condition.entry, condition.value
     elif isinstance(condition, OneOf):

@@ -1,8 +1,8 @@
-"""Addresses as numbers, and networks as ranges of them: finding all networks around an address is one binary search.
+"""Addresses as numbers and networks as ranges, so that one binary search finds all networks around an address.
 
-An IPv4 address that came wrapped in IPv6 (`::ffff:192.0.2.7`) is the IPv4 address. So the IPv6 network `::/0` holds
-no IPv4 address, and `::ffff:192.0.2.0/120` is `192.0.2.0/24`. Parsing is left to `inet_pton`, which is strict (no
-leading zeros, no ports, no zones) and ten times as fast as the module `ipaddress`.
+An IPv4 address mapped into IPv6 (`::ffff:192.0.2.7`) is the IPv4 address. So the IPv6 network `::/0` contains no IPv4
+address, and `::ffff:192.0.2.0/120` is `192.0.2.0/24`. Addresses are parsed by `inet_pton`, which is strict (no leading
+zeros, ports or zones) and ten times as fast as the module `ipaddress`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple, TypeAlias
 
 Positions: TypeAlias = tuple[int, ...]
-"""Numbers of rules, or of whatever else is looked up."""
+"""The positions of rules, or of other values that are looked up."""
 
-_V6 = 1 << 128  # added to IPv6 addresses, so that no number is both
+_V6 = 1 << 128  # added to IPv6 addresses, so that they differ from IPv4
 _MAPPED = bytes(10) + b"\xff\xff"
 _MAPPED_BITS = 96
 
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 
 def number_of(text: str) -> int | None:
-    """The number of an address; None if `text` is none."""
+    """Return the number of an address; None if `text` is no address."""
     try:
         if ":" not in text:
             return int.from_bytes(inet_pton(AF_INET, text))
@@ -40,7 +40,7 @@ def number_of(text: str) -> int | None:
 
 
 def address_of(text: str) -> str | None:
-    """An address in its one canonical form; None if `text` is none."""
+    """Return an address in canonical form; None if `text` is no address."""
     number = number_of(text)
     if number is None:
         return None
@@ -50,7 +50,7 @@ def address_of(text: str) -> str | None:
 
 
 def folded(address: str, bits: int) -> str:
-    """The network of `bits` around an IPv6 address in canonical form, as text; an IPv4 address is left as it is."""
+    """Return the network of `bits` around a canonical IPv6 address as text; IPv4 addresses stay as they are."""
     if ":" not in address:
         return address
     number = int.from_bytes(inet_pton(AF_INET6, address)) >> 128 - bits << 128 - bits
@@ -58,7 +58,7 @@ def folded(address: str, bits: int) -> str:
 
 
 def range_of(network: IPv4Network | IPv6Network) -> Range:
-    """The numbers of a network's addresses."""
+    """Return the range of a network's addresses."""
     low, size = int(network.network_address), network.num_addresses
     if network.version == 4:
         return Range(low, low + size - 1)
@@ -69,10 +69,10 @@ def range_of(network: IPv4Network | IPv6Network) -> Range:
 
 
 class NetworkTable:
-    """Which of many networks an address is in.
+    """Finds which of many networks contain an address.
 
-    Two networks are either apart or one within the other. So they are sorted by where they begin, outer ones first; the
-    last that begins at or before an address is the innermost around it, or lies within one that is.
+    Two networks are disjoint, or one contains the other. They are sorted by their lowest address, outer networks first.
+    The last that begins at or before an address is the innermost around it, or lies within that.
     """
 
     def __init__(self, networks: Iterable[tuple[Range, int]]) -> None:
@@ -99,7 +99,7 @@ class NetworkTable:
         return self._lows, self._highs, self._hits
 
     def find(self, number: int | None) -> Positions:
-        """What stands at all networks around the address."""
+        """Return the positions of all networks that contain an address."""
         if number is None:
             return ()
         index = bisect_right(self._lows, number) - 1

@@ -1,4 +1,4 @@
-"""From the text of a file to its `RuleFile`, or to all of its faults.
+"""Parses the text of a file into a `RuleFile`, or into all of its faults.
 
     try:
         rules = parse(Path("penstock.yaml").read_bytes())
@@ -6,7 +6,7 @@
         for fault in error.faults:
             print(fault)  # penstock.yaml:14: rules[2].quota: '100/fortnight': unknown unit 'fortnight' ...
 
-Nothing else is ever raised, whatever the bytes.
+No content raises anything else.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TYPES = {
 
 
 def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
-    """What `content` says; `file` is what messages call it."""
+    """Parse `content`; messages call it `file`."""
     data, located, whole = document.read(content)
     if whole and isinstance(data, document.Mapping):
         try:
@@ -76,7 +76,7 @@ def parse(content: bytes | str, file: str = DEFAULT_NAME) -> RuleFile:
             if not located:
                 return rules
         except ValidationError as error:
-            seen = {each.flaw.path for each in located}  # of a blank or an alias, enough was said
+            seen = {each.flaw.path for each in located}  # a blank or an alias was reported already
             flaws = islice(_flaws(error, data), MAX_FLAWS + 1)
             located += [Located(document.line_of(data, flaw.path), flaw) for flaw in flaws if flaw.path not in seen]
     elif not located:
@@ -92,7 +92,7 @@ def load(path: str | FilePath) -> RuleFile:
 
 
 def content(path: FilePath) -> bytes:
-    """The bytes of a file, but never more than can be parsed. One that cannot be read is a fault like any other."""
+    """Read a file, at most as much as can be parsed. If it cannot be read, raise that as a fault."""
     try:
         with path.open("rb") as file:
             return file.read(document.MAX_BYTES + 1)
@@ -101,13 +101,13 @@ def content(path: FilePath) -> bytes:
 
 
 def unreadable(path: FilePath, error: Exception) -> Fault:
-    """The fault of a file that is not there, or not ours to read."""
+    """Return the fault of a file that is missing or not readable."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
     return Fault(path.name, 0, "", "", f"cannot be read: {why}", "a file with rules")
 
 
 def version(content: bytes) -> str:
-    """What tells one content of a file from another."""
+    """Return a digest that identifies the content of a file."""
     return blake2b(content, digest_size=8).hexdigest()
 
 
@@ -115,15 +115,15 @@ def version(content: bytes) -> str:
 
 
 def _flaws(error: ValidationError, data: dict[str, object]) -> Iterator[Flaw]:
-    crossed = False  # whether whole rules were compared with each other: pydantic does so only if each of them is sound
+    crossed = False  # whether rules were compared with each other, which pydantic does only if each is valid
     for detail in error.errors(include_url=False):
         path: Path = detail["loc"]
         cause = detail.get("ctx", {}).get("error")
-        if isinstance(cause, Flawed) and path[-1:] == ("[key]",):  # pydantic's mark of a name that is wrong
+        if isinstance(cause, Flawed) and path[-1:] == ("[key]",):  # pydantic's mark of an invalid name
             path = path[:-1]
         if isinstance(cause, Flawed):
             crossed = crossed or not path
-            if path[-1:] == ("quotas",):  # of a default, pydantic knows only what the attribute is called
+            if path[-1:] == ("quotas",):  # for a default, pydantic has only the attribute name
                 path = (*path[:-1], "quota")
             yield from (flaw.under(*path) for flaw in cause.flaws)
         else:
@@ -155,13 +155,13 @@ def _flaw(path: Path, kind: str, value: object, context: dict[str, Any], message
 
 
 def _fields(path: Path) -> tuple[str, ...]:
-    """The fields that may stand at `path`."""
+    """Return the fields that may stand at `path`."""
     model = _MODELS[tuple(step for at, step in enumerate(path) if isinstance(step, str) and path[:at] != ("entries",))]
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
 def _crossed(data: dict[str, object]) -> Iterator[Flaw]:
-    """What can be said of rules as a whole although some of them are not sound."""
+    """Compare rules with each other although some of them are invalid."""
     ids = list(_named(data.get("rules"), "id"))
     yield from repeated_ids(ids)
     yield from lost_overrides(_named(data.get("overrides"), "rule"), dict.fromkeys(name for _, name in ids))
@@ -175,7 +175,7 @@ def _named(records: object, field: str) -> Iterator[tuple[int, str]]:
 
 
 def faults_of(located: list[Located], file: str) -> Iterator[Fault]:
-    """At most so many as somebody may read, in the order of the file."""
+    """Yield at most `MAX_FLAWS` faults, in the order of the file."""
     located = sorted(located, key=lambda each: each.line)
     for line, flaw in located[:MAX_FLAWS]:
         yield Fault(file, line, _path(flaw.path), _shown(flaw.value), flaw.problem, flaw.expected)

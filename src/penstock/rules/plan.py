@@ -1,4 +1,4 @@
-"""What follows from a combination of matching rules, whatever the values of the descriptor."""
+"""Plans: the asks of one request, and what a combination of matching rules implies for all requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRIORITIES = ("low", "normal", "high", "critical")
 
 
 class Short(NamedTuple):
-    """Asks that never vary, ways to make the others, and the rule behind each ask."""
+    """Prepared asks: those that never vary, ways to make the others, and the rule behind each."""
 
     fixed: tuple[Posed, ...]
     ways: tuple[ShortWay, ...]
@@ -22,13 +22,13 @@ class Short(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What follows from a combination of matching rules, whatever the values.
+    """What a combination of matching rules implies, whatever the values of the descriptor.
 
     - `limits`: the rules whose counters are asked.
-    - `decided_by`: the `deny` or `allow` rule that decides alone, if one does.
+    - `decided_by`: the `deny` or `allow` rule that decides alone, if any.
     - `would_block`: `deny` rules in shadow mode.
-    - `on_failure`, `deadline`: the strictest, and the shortest, of any rule; `priority`: the highest. Rules in shadow
-      mode have no say in them beside others.
+    - `on_failure`, `deadline`, `priority`: the strictest, the shortest and the highest of all rules. Rules in shadow
+      mode count only if there are no others.
     """
 
     limits: tuple[CompiledRule, ...] = ()
@@ -38,14 +38,14 @@ class Course(NamedTuple):
     deadline: Micros | None = None
     priority: str = PRIORITIES[0]
     may_collide: bool = False  # two of the limits share a counter
-    short: Short | None = None  # how to ask all limits in a short way, if all have one
+    short: Short | None = None  # the prepared asks, if all limits have some
     has_shadows: bool = False
     version: str = ""  # of the set of rules
-    leaves_open: bool = False  # some rule leaves to the limiter what happens on failure
+    leaves_open: bool = False  # some rule has no on_failure of its own, so the limiter's counts too
 
 
 class Plan(NamedTuple):
-    """What is asked for one request, and the rule behind each ask."""
+    """The asks of one request, and the rule behind each ask."""
 
     course: Course
     posed: tuple[Posed, ...]
@@ -53,11 +53,12 @@ class Plan(NamedTuple):
 
     @property
     def asks(self) -> tuple[Ask, ...]:
-        """The same as records, for operations."""
+        """The asks as records, for operations."""
         return tuple([new(Ask, ask) for ask in self.posed])
 
 
 def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
+    """Return what these matching rules imply."""
     looked_at: list[CompiledRule] = []
     for rule in matched:
         looked_at.append(rule)
@@ -101,9 +102,9 @@ _Pairs: TypeAlias = list[tuple[Posed, CompiledRule]]
 
 
 def merged(pairs: _Pairs) -> _Pairs:
-    """A counter that several rules share is asked once: by the smallest limit and the largest cost among them.
+    """Merge the asks of rules that share a counter into one, with the smallest limit and the largest cost.
 
-    Where one of them is in shadow mode and another is not, the other alone is asked.
+    If some of these rules are in shadow mode and others are not, only the others count.
     """
     merged: dict[tuple[Key, object], tuple[Ask, CompiledRule]] = {}
     for posed, rule in pairs:

@@ -1,12 +1,15 @@
-"""A compiled set of rules: from a descriptor to what is asked of the store.
+"""A compiled set of rules: turns a descriptor into a plan of asks.
 
-A `RuleSet` never changes. To change rules, compile another one and put it in the place of the first; whoever has begun
-with the old one finishes with it. Its `version` follows from its content alone, so every process that read the same
-rules names the same version.
+A `RuleSet` is immutable. To change rules, compile another set and replace the first; requests that began with the old
+set finish with it. Its `version` depends on its content alone, so all processes with the same rules have the same one.
 
-**Which rules apply.** Rules are looked at in their order. A matching rule with `stop` is the last that is looked at. A
-matching `deny` or `allow` rule decides alone, whatever limits match before or after it; of several the first. All other
-matching rules are one request: all are charged or none. Nothing matching, nothing is asked, and the request may pass.
+**Which rules apply.** Rules are evaluated in their order. A matching rule with `stop` is the last. A matching `deny` or
+`allow` rule decides alone, whatever limits match before or after it; of several the first. All other matching rules are
+one request: all are charged or none. If no rule matches, no counter is asked, and the request may pass.
+
+**Freeing old sets.** Freeing ten thousand rules at once takes some 30 milliseconds, in which no other thread of the
+process runs, and the last request on an old set would pay for it. So a set that is dropped leaves its parts in
+`retired`, and each later request frees two of them.
 """
 
 from __future__ import annotations
@@ -28,47 +31,6 @@ if TYPE_CHECKING:
     from penstock.rules.model import Override, RuleFile
 
 
-# ---------------------------------------------------------------- retiring
-
-
-# Sets of rules that nobody uses any more are taken apart a little at a time.
-#
-# Freeing ten thousand rules at once takes some 30 milliseconds in which no other thread of the process runs, and it is
-# whoever finishes last with an old set who would pay for it. So a set that is dropped leaves its parts here, and each
-# later request throws two of them away.
-
-
-retired: list[list[Any]] = []
-"""Lists of parts that are only waiting to be thrown away."""
-
-AT_ONCE = 2
-MOST = 64
-"""So many lists may wait, those of some ten sets; where nobody asks, nobody sweeps, and more are freed at once."""
-
-SMALL = 256
-"""So few are freed in less time than a decision takes to be made some dozen times; they are not worth the trouble."""
-
-
-def retire(*lists: list[Any]) -> None:
-    """Let the contents of these lists be freed bit by bit. Nobody else may use them."""
-    retired.extend([parts for parts in lists if len(parts) > SMALL])
-    del retired[:-MOST]
-
-
-def sweep() -> None:
-    """Free a little of what is there."""
-    try:
-        parts = retired[-1]
-        del parts[-AT_ONCE:]
-        if not parts:
-            retired.remove(parts)
-    except (IndexError, ValueError):  # another thread was quicker
-        pass
-
-
-# ---------------------------------------------------------------- ruleset
-
-
 Descriptor: TypeAlias = Mapping[str, Any]
 """What is known of a request: names of entries, and their texts."""
 
@@ -78,9 +40,36 @@ MAX_REMEMBERED = 2_048
 MAX_REMEMBERED_TEXT = 256
 _VERSION_BYTES = 8
 
+retired: list[list[Any]] = []
+"""Lists whose contents are freed bit by bit."""
+
+AT_ONCE = 2
+MOST = 64
+"""How many lists may be retired, those of some ten sets. Without requests none is freed bit by bit, but at once."""
+
+SMALL = 256
+"""Lists of no more parts are freed at once, which takes less time than a dozen decisions."""
+
+
+def retire(*lists: list[Any]) -> None:
+    """Have the contents of these lists freed bit by bit. They must not be used elsewhere."""
+    retired.extend([parts for parts in lists if len(parts) > SMALL])
+    del retired[:-MOST]
+
+
+def sweep() -> None:
+    """Free some parts of retired lists."""
+    try:
+        parts = retired[-1]
+        del parts[-AT_ONCE:]
+        if not parts:
+            retired.remove(parts)
+    except (IndexError, ValueError):  # another thread has freed them
+        pass
+
 
 class RuleSet:
-    """Compiled rules. `version` names their content."""
+    """Compiled rules; `version` identifies their content."""
 
     def __init__(self, file: RuleFile) -> None:
         self.file = file
@@ -92,13 +81,13 @@ class RuleSet:
             overrides.setdefault(override.rule, []).append(override)
         self.slots = Slots(file.options)
         self._index = Index([rule.match for rule in live], self.slots)
-        self._decisive = len(self.slots.names)  # slots that conditions look at come before those that make keys
+        self._decisive = len(self.slots.names)  # slots of conditions come before those of keys
         self.rules = tuple(
             CompiledRule(rule, position, overrides.get(rule.id, ()), self.slots) for position, rule in enumerate(live)
         )
         self._names, self._reads, self._special = self.slots.names, self.slots.reads(), self.slots.special()
         self._courses: dict[tuple[int, ...], Course] = {}
-        self._remembered: dict[tuple[Any, ...], Course] = {}  # by all that the conditions look at
+        self._remembered: dict[tuple[Any, ...], Course] = {}  # by the values of all slots of conditions
 
     def __len__(self) -> int:
         return len(self.file.rules)
@@ -109,11 +98,11 @@ class RuleSet:
     def __del__(self) -> None:
         try:
             retire([*self.rules], *self._index.parts())
-        except (AttributeError, TypeError):  # it was never finished; or the interpreter is about to end
+        except (AttributeError, TypeError):  # __init__ failed; or the interpreter is shutting down
             pass
 
     def read(self, descriptor: Descriptor) -> Values:
-        """What the rules look at, in the form they look at it."""
+        """Return the values of the entries that the rules use, in normal form."""
         try:
             get = descriptor.get
         except AttributeError:
@@ -125,12 +114,12 @@ class RuleSet:
                 for slot, read in self._special:
                     values[slot] = read(values[slot])
                 return values
-        except TypeError:  # something that is not text, or None
+        except TypeError:  # a value that is no text, or None
             pass
         return [read(value) for read, value in zip(self._reads, values, strict=True)]
 
     def matching(self, values: Values) -> tuple[int, ...]:
-        """The positions of all rules that match, in order."""
+        """Return the positions of all rules that match, in order."""
         tests = self._index.tests
         matched = []
         for position in self._index.find(values):
@@ -140,7 +129,7 @@ class RuleSet:
         return tuple(matched)
 
     def _follow(self, values: Values, decisive: tuple[Any, ...]) -> Course:
-        """What follows from the rules that match; remembered, because many requests look alike to the rules."""
+        """Return what the matching rules imply, and cache it, because many requests look alike to the rules."""
         matched = self.matching(values)
         course = self._courses.get(matched)
         if course is None:
@@ -153,7 +142,7 @@ class RuleSet:
         return _kept(self._remembered, decisive, course)
 
     def match(self, descriptor: Descriptor, now: Micros, cost: int = 1) -> Plan:
-        """What a request is to ask, and of whom."""
+        """Return the plan of a request: its asks, and the rule behind each."""
         if retired:
             sweep()
         values = self.read(descriptor)
@@ -188,6 +177,6 @@ def _kept(memory: dict[K, Course], name: K, course: Course) -> Course:
 
 
 def _version(file: RuleFile) -> str:
-    """A name for what a file says: the same in every process, and another as soon as anything differs."""
+    """Return a digest of the content of a file, the same in every process."""
     said = ([vars(rule) for rule in file.rules], [vars(one) for one in file.overrides], vars(file)["entries"])
     return blake2b(repr(said).encode("utf-8", "backslashreplace"), digest_size=_VERSION_BYTES).hexdigest()

@@ -1,8 +1,8 @@
-"""A ruling: the verdict on a request, and the rules that it follows from.
+"""A ruling: the verdict on a request, with the rules behind it.
 
-It is a `Verdict`, so whatever takes one takes it: headers, refunds, holds. Where no counter was asked (no rule matches,
-a rule lets the request pass or blocks it, the system sheds load) it charged nothing, `decisions` is empty, and headers
-tell no policy.
+It is a `Verdict`, so it can be used for headers, refunds and holds. If no counter was asked (no rule matches, a rule
+allows or blocks the request, the system sheds load), nothing was charged, `decisions` is empty, and headers show no
+policy.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from penstock.rules.compiled import CompiledRule
 from penstock.rules.plan import Plan
 
 Reason: TypeAlias = Literal["", "rate", "too_close", "concurrency", "shed", "blocked", "degraded"]
-"""Why a request was refused; empty if it was not."""
+"""Why a request was refused; empty if it was admitted."""
 
 BLOCKED_FOR: Micros = 3_600 * SECOND
-"""What a blocked client is told to wait: a block has no end of its own."""
+"""The wait that a blocked client is given, because a block has no end."""
 
-# What stands for a quota where there is none. No counter is ever made of them.
+# Placeholders for decisions without a quota. No counter is ever made of them.
 UNLIMITED = Quota(2**32, 1, "fixed_window", name="unlimited")
 BLOCKED = Quota(1, BLOCKED_FOR // SECOND, "fixed_window", name="blocked")
 SHED = Quota(1, 1, "fixed_window", name="shed")
@@ -32,10 +32,10 @@ _BLOCKED: Answer = (False, 0, BLOCKED_FOR, BLOCKED_FOR, BLOCKED_FOR, 0, NOT_CHAR
 
 
 class Ruling(Verdict):
-    """The answer to one request; true when it may pass.
+    """The answer to one request; true if it may pass.
 
-    - `plan`: what was asked, and by which rules.
-    - `admission`: the place in flight that a shedder gave, if there is one; `end()` gives it back.
+    - `plan`: the asks, and the rules behind them.
+    - `admission`: the answer of the shedder, if there is one; `end()` ends it.
     """
 
     plan: Plan
@@ -43,48 +43,48 @@ class Ruling(Verdict):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """One decision per ask, in the order asked; none if no counter was asked."""
+        """One decision per ask, in order; none if no counter was asked."""
         return super().decisions if self.plan.posed and self[3] is not SHED else ()
 
     @property
     def version(self) -> str:
-        """Of the set of rules."""
+        """The version of the set of rules."""
         return self.plan.course.version
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The ids of the rules that apply, in their order, those in shadow mode included."""
+        """The ids of the rules that apply, in their order, including those in shadow mode."""
         course = self.plan.course
         applying = [course.decided_by] if course.decided_by is not None else [*course.limits]
         return tuple(rule.id for rule in sorted([*applying, *course.would_block], key=lambda rule: rule.position))
 
     @property
     def rule(self) -> str:
-        """The id of the rule that decided: that refused, or else is the tightest. Empty if no rule did."""
+        """The id of the rule that refused, or else is the tightest; empty if no rule decided."""
         rule = self._decided_by()
         return "" if rule is None else rule.id
 
     @property
     def message(self) -> str | None:
-        """What that rule wants a refused client to be told."""
+        """The message of that rule for refused clients."""
         rule = self._decided_by()
         return None if rule is None else rule.rule.response.message
 
     @property
     def reason(self) -> Reason:
-        """Why it was refused; empty if it was not."""
+        """Why the request was refused; empty if it was admitted."""
         return reason_of(self)
 
     @property
     def would_refuse(self) -> tuple[str, ...]:
         """The ids of rules in shadow mode that would have refused, each once."""
         blocking = [rule.id for rule in self.plan.course.would_block]
-        # Where the store could not answer and nobody passes, nobody knows what a counter would have said.
+        # While the store is gone and all requests are refused, the answers of counters are unknown.
         asked = () if self.source == "closed" else zip(self.decisions, self.plan.owners, strict=False)
         return tuple(dict.fromkeys([*blocking, *(rule.id for d, rule in asked if d.advisory and not d.allowed)]))
 
     def shown(self) -> Verdict:
-        """The verdict as clients may see it: rules whose headers are hidden refuse, but show no policy."""
+        """Return the verdict as clients may see it: rules with hidden headers refuse, but show no policy."""
         hidden = [rule.hidden for rule in self.plan[2]]
         if True not in hidden or not self.decisions:
             return self
@@ -95,12 +95,12 @@ class Ruling(Verdict):
         return Verdict((*self[:5], decisions, *self[6:]))
 
     def end(self) -> None:
-        """The request is over: a shedder counts it no longer. Doing so twice changes nothing."""
+        """End the request: the shedder counts it no longer. Ending it twice changes nothing."""
         if self.admission is not None:
             self.admission.end()
 
     def event(self) -> Decided:
-        """What a hook is told of it."""
+        """Return the event for a hook."""
         rule = self._decided_by()
         course = self.plan[0]
         told = (
@@ -127,12 +127,12 @@ class Ruling(Verdict):
 
 
 def reason_of(verdict: Verdict) -> Reason:
-    """Why a request was refused, whether by rules or without; empty if it was not."""
+    """Return why a request was refused, by rules or without; empty if it was admitted."""
     return "" if verdict[0][0] else reason_for(verdict[3], verdict.source)
 
 
 def reason_for(quota: Quota, source: str) -> Reason:
-    """Why a request was refused that this quota refused, or what stands for one, and this source."""
+    """Return why a request was refused by this quota, or placeholder for one, and this source."""
     if quota is BLOCKED:
         return "blocked"
     if quota is SHED:
@@ -145,27 +145,27 @@ def reason_for(quota: Quota, source: str) -> Reason:
 
 
 def ruled(verdict: Verdict, plan: Plan) -> Ruling:
-    """A verdict with the rules it follows from."""
+    """Return a verdict with the plan behind it."""
     ruling = verdict if isinstance(verdict, Ruling) else Ruling(verdict)
     ruling.plan = plan
     return ruling
 
 
 def passed(cost: int, now: Micros) -> Verdict:
-    """The verdict on a request that nothing limits."""
+    """Return the verdict on a request that no rule limits."""
     return _unasked(_PASSED, UNLIMITED, cost, now)
 
 
 def blocked(cost: int, now: Micros) -> Verdict:
-    """The verdict on a request that a rule denies."""
+    """Return the verdict on a request that a rule denies."""
     return _unasked(_BLOCKED, BLOCKED, cost, now)
 
 
 def shed(wait: Micros, cost: int, now: Micros) -> Verdict:
-    """The verdict on a request for which the system is too busy."""
+    """Return the verdict on a request that is shed."""
     return _unasked((False, 0, wait, wait, wait, 0, NOT_CHARGED), SHED, cost, now)
 
 
 def _unasked(answer: Answer, quota: Quota, cost: int, now: Micros) -> Verdict:
-    """A verdict without a counter. Its one decision is advisory, because those are never shown to clients."""
+    """Return a verdict without a counter. Its decision is advisory, because those are never shown to clients."""
     return Verdict((answer, now, "", quota, cost, (Decision((answer, now, "", quota, cost, True)),)))

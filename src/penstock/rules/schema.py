@@ -13,20 +13,20 @@ NAMED = ("$defs", "patternProperties", "properties")
 
 
 def schema() -> dict[str, Any]:
-    """What an editor needs to know to help with a file of rules."""
+    """Return the schema, by which editors check and complete files of rules."""
     made: dict[str, Any] = _plain(RuleFile.model_json_schema())
-    made["$defs"]["Rule"]["properties"]["match"] |= MATCH  # pydantic follows no reference to what it did not define
+    made["$defs"]["Rule"]["properties"]["match"] |= MATCH  # pydantic resolves only its own references
     made["$defs"] |= DEFINITIONS
     return {"$schema": DIALECT, "title": "Penstock rules", **made}
 
 
 def text() -> str:
-    """The schema as it is published."""
+    """Return the schema as it is published."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _plain(shape: Any) -> Any:
-    """Without titles, which only repeat names, and without null, which a file cannot say."""
+    """Return a shape without titles, which only repeat names, and without null, which a file cannot contain."""
     if isinstance(shape, list):
         return [_plain(each) for each in shape]
     if not isinstance(shape, dict):
@@ -43,7 +43,7 @@ def _plain(shape: Any) -> Any:
 
 
 def _named(shapes: dict[str, Any]) -> dict[str, Any]:
-    """Shapes by names that are ours: a field may well be called `default`."""
+    """Return shapes by field names, which are not keywords: a field may be called `default`."""
     return {name: _plain(shape) for name, shape in shapes.items()}
 
 

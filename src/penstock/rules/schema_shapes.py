@@ -1,6 +1,6 @@
-"""How the short forms of rules look to a JSON Schema: what an editor can tell while somebody types.
+"""The shapes of short forms in the JSON Schema of rules, for editors.
 
-A schema knows shapes, not meanings: it lets pass a quota of 100 a fortnight, which `penstock rules check` does not.
+A schema checks shapes and not meanings: it accepts a quota of 100 a fortnight, which `penstock rules check` does not.
 """
 
 from __future__ import annotations

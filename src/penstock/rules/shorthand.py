@@ -1,13 +1,13 @@
-"""The short forms in which rules are written: from plain data to the values that they mean.
+"""Reads the short forms in which rules are written into values.
 
     quota   100/minute    "100/minute; 1000/hour"    [100/minute, 1000/hour]
-    key     api_key | ip    [ip, user, endpoint]    []: one counter for everybody
+    key     api_key | ip    [ip, user, endpoint]    []: one counter for all requests
     match   {entry: test, ..., any: [match, ...], all: [match, ...], not: match}
     test    value    [value, ...]    {equals: value, in: [...], prefix: text, glob: pattern, cidr: network,
                                       present: true, not: test}
 
-Every reader takes what a parser for YAML or JSON yields, returns an immutable value or raises `Flawed`, and hands a
-value that it has read before back as it is.
+Each reader takes the data of a YAML or JSON parser, and returns an immutable value or raises `Flawed`. A value that was
+read before is returned as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.rules.faults import HIDDEN, Flaw, Flawed, flawed, unknown
 from penstock.rules.globs import check_pattern
 
 KeyPart: TypeAlias = tuple[str, ...]
-"""Entries of which the first that is present becomes part of the key."""
+"""Entries, of which the first that is present becomes part of the key."""
 
 MAX_VALUE = 1_024
 MAX_VALUES = 10_000
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def gather(readings: Iterable[tuple[str | int, Callable[[], T]]]) -> list[T]:
-    """What all readings yield; if any is flawed, the flaws of all."""
+    """Return the results of all readings; if any is flawed, raise the flaws of all."""
     read: list[T] = []
     flaws: list[Flaw] = []
     for step, reading in readings:
@@ -72,7 +72,7 @@ def gather(readings: Iterable[tuple[str | int, Callable[[], T]]]) -> list[T]:
 
 
 def each(values: Iterable[object], reader: Callable[[object], T]) -> list[T]:
-    """What `reader` makes of each value; if any is flawed, the flaws of all."""
+    """Read each value; if any is flawed, raise the flaws of all."""
     return gather((at, partial(reader, value)) for at, value in enumerate(values))
 
 
@@ -80,7 +80,7 @@ def each(values: Iterable[object], reader: Callable[[object], T]) -> list[T]:
 
 
 def entry_name(name: object) -> str:
-    """The name of a descriptor entry."""
+    """Read the name of a descriptor entry."""
     if not isinstance(name, str) or not quota_text.NAME.fullmatch(name):
         raise flawed(name, ENTRY_EXPECTED)
     if name in JOINS:
@@ -89,7 +89,7 @@ def entry_name(name: object) -> str:
 
 
 def text_value(value: object) -> str:
-    """A text to compare with. Numbers and truth values are taken as they were written."""
+    """Read a text to compare with; numbers and booleans are taken as they were written."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -102,7 +102,7 @@ def text_value(value: object) -> str:
 
 
 def seconds(value: object) -> float:
-    """A deadline such as `20ms`, in seconds."""
+    """Read a deadline such as `20ms`; return seconds."""
     expected = f'a duration from 1us to {MAX_DEADLINE}s, such as "20ms"'
     try:
         found = value if isinstance(value, float) else quota_text.read_duration(cast("str", value)) / SECOND
@@ -114,7 +114,7 @@ def seconds(value: object) -> float:
 
 
 def instant(value: object) -> datetime:
-    """A moment that every reader takes for the same one, whatever zone he is in."""
+    """Read an instant with its offset from UTC."""
     expected = "a date, time and offset from UTC, such as 2026-06-05T18:00:00Z"
     if isinstance(value, datetime):
         moment = value
@@ -137,7 +137,7 @@ def instant(value: object) -> datetime:
 
 
 def quotas(value: object) -> tuple[Quota, ...]:
-    """One or more quotas, each with a counter of its own."""
+    """Read one or more quotas, each with its own counter."""
     texts = value if isinstance(value, list | tuple) else [value]
     read = each(texts, _quotas) if texts is value else [_quotas(value)]
     found = tuple(quota for some in read for quota in some)
@@ -152,7 +152,7 @@ def quotas(value: object) -> tuple[Quota, ...]:
     return found
 
 
-_parsed = lru_cache(maxsize=4_096)(Quota.parse_all)  # a file of many rules says few different things
+_parsed = lru_cache(maxsize=4_096)(Quota.parse_all)  # many rules have few different quotas
 
 
 def _quotas(value: object) -> tuple[Quota, ...]:
@@ -168,7 +168,7 @@ def _quotas(value: object) -> tuple[Quota, ...]:
 
 
 def _quota_says(message: str) -> tuple[str, str]:
-    """The problem and the expectation in the message of a quota, which starts by quoting it."""
+    """Split the message of a quota, which starts by quoting it, into problem and expectation."""
     message = re.sub(r'^quota (".*?"|.*?): (?=\w)', "", message, count=1, flags=re.DOTALL)
     problem, found, expected = message.partition("(expected ")
     if found:
@@ -178,7 +178,7 @@ def _quota_says(message: str) -> tuple[str, str]:
 
 
 def key_parts(value: object) -> tuple[KeyPart, ...]:
-    """What tells the counters of a rule apart: `"api_key | ip"`, or a list of such."""
+    """Read the parts of a key: `"api_key | ip"`, or a list of such."""
     if not isinstance(value, list | tuple):
         return (_key_part(value),)
     if len(value) > MAX_KEY_PARTS:
@@ -203,17 +203,17 @@ def _key_part(value: object) -> KeyPart:
 
 
 def who(value: object) -> Mapping[str, tuple[str, ...]]:
-    """Whom an override is for: entries, and one or more values of each. These are identities: no message quotes one."""
+    """Read the entries and values that an override is for. They are identities, so no message quotes one."""
     if not isinstance(value, Mapping) or not value:
         raise flawed(HIDDEN, "entries and their values, such as {owner: acme}")
     try:
-        pairs = gather((name, partial(_whom, name, values)) for name, values in value.items())
+        pairs = gather((name, partial(_entry_values, name, values)) for name, values in value.items())
     except Flawed as error:
         raise Flawed(*(flaw._replace(value=HIDDEN) for flaw in error.flaws)) from None
     return dict(pairs)
 
 
-def _whom(name: object, values: object) -> tuple[str, tuple[str, ...]]:
+def _entry_values(name: object, values: object) -> tuple[str, tuple[str, ...]]:
     return entry_name(name), tuple(one_or_more(values, text_value))
 
 
@@ -221,7 +221,7 @@ def _whom(name: object, values: object) -> tuple[str, tuple[str, ...]]:
 
 
 def condition(value: object) -> Condition:
-    """The condition that a `match` says."""
+    """Read the condition of a `match`."""
     if isinstance(value, CONDITIONS):
         return value
     if not isinstance(value, Mapping) or not value:
@@ -282,7 +282,7 @@ def _texts(value: object) -> list[str]:
 
 
 def one_or_more(value: object, reader: Callable[[object], T]) -> list[T]:
-    """A single value, or a list of some."""
+    """Read a single value, or a list of values."""
     if not isinstance(value, list | tuple):
         return [reader(value)]
     if not 1 <= len(value) <= MAX_VALUES:
@@ -299,7 +299,7 @@ def _pattern(text: str) -> str:
 
 def _network(value: object) -> Network:
     expected = "a network such as 10.0.0.0/8 or 2001:db8::/32"
-    if not isinstance(value, str) or "%" in value:  # a zone means nothing elsewhere, and no address here has one
+    if not isinstance(value, str) or "%" in value:  # addresses have no zones here
         raise flawed(value, expected)
     try:
         network = ip_network(value, strict=False)
@@ -312,7 +312,7 @@ def _network(value: object) -> Network:
 
 
 def _unmapped(network: Network) -> Network:
-    """An IPv4 network written as IPv6 (`::ffff:10.0.0.0/104`) is that IPv4 network."""
+    """Return an IPv4 network written as IPv6 (`::ffff:10.0.0.0/104`) as IPv4."""
     if isinstance(network, IPv6Network) and network.prefixlen >= 96 and network.network_address.ipv4_mapped:
         return ip_network((int(network.network_address.ipv4_mapped), network.prefixlen - 96))
     return network

@@ -1,15 +1,15 @@
-"""Rules that follow their file: what it says is checked first, and put in force by one assignment.
+"""Rules that follow their file: a changed file is checked first, and put in force by one assignment.
 
     source = RuleSource("penstock.yaml", RuleSet, hook=alert)
-    source.start()                                          # looks at the file every second
-    signal.signal(signal.SIGHUP, lambda *_: source.ask())   # and whenever it is told to
+    source.start()                                          # checks the file every second
+    signal.signal(signal.SIGHUP, lambda *_: source.ask())   # and on request
     source.current                                          # the set in force
 
-A file that is bad, empty, half written, deleted or no longer ours to read changes nothing: the last good set stays, and
-`faults` and a `RulesRefused` event say why. Only the first time there is nothing to keep, so then faults are raised.
+A file that is invalid, empty, half written, deleted or unreadable changes nothing: the last good set stays, and
+`faults` and a `RulesRefused` event have the reason. The first time there is no set to keep, so faults are raised.
 
-**When a change counts.** A file may be seen half written, and half of a file can be sound by itself. So a change counts
-when two looks in a row found the same content, or at once when somebody asks for it.
+**When a change counts.** A file may be read half written, and half of a file can be valid. So a change counts when two
+checks in a row find the same content, or at once on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
-from penstock.errors import Fault, InvalidOption, InvalidRules, shown
+from penstock.engine.options import up_to_a_day
+from penstock.errors import Fault, InvalidRules
 from penstock.events import Hook, RulesLoaded, RulesRefused, nobody, tell
 from penstock.rules.document import MAX_BYTES
 from penstock.rules.model import RuleFile
@@ -35,38 +36,38 @@ log = logging.getLogger("penstock.rules")
 
 RELOAD, STOP = "reload", "stop"
 RACY: Micros = 2 * SECOND
-"""Two writes so close may leave the same time on a file: until it is older, its content is looked at."""
+"""Two writes so close may leave the same time on a file, so the content of a younger file is always read."""
 
 
 class _Stamp(NamedTuple):
-    """What tells without reading it that a file has changed."""
+    """Metadata that shows without reading a file whether it has changed."""
 
     device: int
     inode: int
     size: int
     modified_ns: int
-    changed_ns: int  # which nobody can set back
+    changed_ns: int  # which cannot be set back
 
     @classmethod
     def of(cls, stat: os.stat_result) -> Self:
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     def settled(self, now: Micros) -> bool:
-        """Whether any later write would leave another stamp."""
+        """Whether any later write would leave a different stamp."""
         return all(abs(now - ns // 1_000) >= RACY for ns in (self.modified_ns, self.changed_ns))
 
 
 class FileState(NamedTuple):
-    """What was last seen of the file; `stamp` is None if it may change without anybody noticing."""
+    """The file as last read; `stamp` is None if a change might not show in it."""
 
     version: str
     stamp: _Stamp | None
 
 
 class InForce(NamedTuple, Generic[S]):
-    """A set of rules, its version, since when it applies, and the content of the file it came from, as a digest.
+    """A set of rules, its version, since when it is in force, and the digest of its file.
 
-    The version is the set's own, if it has one: then comments do not change it.
+    The version is that of the set, if it has one; then comments in the file do not change it.
     """
 
     rules: S
@@ -80,10 +81,10 @@ def _in_force(rules: S, content: str, now: Micros) -> InForce[S]:
 
 
 class RuleSource(Generic[S]):
-    """The rules of one file. `compile` makes of a `RuleFile` what is put in force, and may raise if it cannot.
+    """The rules of one file. `compile` turns a `RuleFile` into the set that is put in force; it may raise.
 
-    - `every`: seconds between two looks of the background thread.
-    - `hook`: told of every `RulesLoaded` and `RulesRefused`.
+    - `every`: seconds between two checks by the background thread.
+    - `hook`: receives `RulesLoaded` and `RulesRefused`.
     """
 
     def __init__(
@@ -95,15 +96,13 @@ class RuleSource(Generic[S]):
         hook: Hook = nobody,
         clock: Clock | None = None,
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every <= 86_400:
-            raise InvalidOption(f"every {shown(every)}: expected seconds, more than 0 and at most a day")
+        self._every = up_to_a_day("every", every)
         self.path = Path(path)
         self.faults: tuple[Fault, ...] = ()
         self._compile = compile
-        self._every = every
         self._hook = hook
         self._clock = clock or SystemClock()
-        self._looking = threading.Lock()  # two looks at once could put the older content in force last
+        self._looking = threading.Lock()  # two concurrent checks could put the older content in force last
         self._asked: SimpleQueue[str] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
@@ -120,39 +119,39 @@ class RuleSource(Generic[S]):
 
     @property
     def current(self) -> S:
-        """The set in force. Take it once per request and use it to the end."""
+        """The set in force. Read it once per request, and use it to the end."""
         return self.in_force.rules
 
     @property
     def version(self) -> str:
-        """Which rules are in force."""
+        """The version of the rules in force."""
         return self.in_force.version
 
     def age(self, now: Micros | None = None) -> float:
-        """Seconds since the set was put in force."""
+        """Return the seconds since the set was put in force."""
         return ((self._now() if now is None else now) - self.in_force.since_us) / SECOND
 
     def stale(self, now: Micros | None = None) -> float:
-        """Seconds since the file was last seen to say what is in force; it grows while the file cannot be used."""
+        """Return the seconds since the file was last confirmed; they grow while it is invalid."""
         return ((self._now() if now is None else now) - self._confirmed_us) / SECOND
 
     def look(self, now: Micros) -> bool:
-        """See whether the file has changed, and follow it. True if another set is in force now."""
+        """Check whether the file has changed, and follow it. Return True if another set is in force now."""
         with self._looking:
             return self._follow(now, asked=False)
 
     def reload(self, now: Micros | None = None) -> bool:
-        """Read the file again, whatever it looks like from outside. Not for signal handlers: see `ask`."""
+        """Read the file again, whatever its metadata. Not for signal handlers: see `ask`."""
         with self._looking:
             return self._follow(self._now() if now is None else now, asked=True)
 
     def ask(self) -> None:
-        """Have the background thread `reload` now. It waits for nothing, so a signal handler may call it."""
+        """Request a `reload` by the background thread, without waiting, so that signal handlers may call it."""
         self._asked.put(RELOAD)
 
     def start(self) -> Self:
-        """Look at the file in the background. A thread does not survive a fork: start one in each process."""
-        if self._process != os.getpid():  # a fork copies locks as they are: nobody here would open ours
+        """Check the file in a background thread. Threads do not survive a fork: start one in each process."""
+        if self._process != os.getpid():  # a fork copies locks as they are, and no thread here would release them
             self._process, self._looking, self._asked = os.getpid(), threading.Lock(), SimpleQueue()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._watch, name="penstock-rules", daemon=True)
@@ -160,11 +159,11 @@ class RuleSource(Generic[S]):
         return self
 
     def close(self) -> None:
-        """Stop looking. The set in force stays."""
+        """Stop the background thread. The set in force stays."""
         thread, self._thread = self._thread, None
         if thread is not None and thread.is_alive():
             self._asked.put(STOP)
-            if thread is not threading.current_thread():  # which it is if a hook closes
+            if thread is not threading.current_thread():  # a hook may close the source
                 thread.join()
 
     def __enter__(self) -> Self:
@@ -180,11 +179,11 @@ class RuleSource(Generic[S]):
                     self.reload()
                 else:
                     self.look(self._now())
-            except Exception:  # nothing known does this, but a thread that ended would follow nothing any more
-                log.exception("looking at %s failed", self.path.name)
+            except Exception:  # unexpected, but without this thread the file would not be followed
+                log.exception("checking %s failed", self.path.name)
 
     def _next(self) -> str | None:
-        """What somebody asks for, or None when it is time to look."""
+        """Return the next request, or None when a check is due."""
         try:
             return self._asked.get(timeout=self._every)
         except Empty:
@@ -215,14 +214,14 @@ class RuleSource(Generic[S]):
         if not asked and (found == self._judged or found == self.in_force.content):
             return self._same(found, now)
         if not asked and (before is None or before.version != found):
-            return False  # perhaps it is still being written
+            return False  # it may still be half written
         return self._judge(found, content, now)
 
     def _untouched(self, before: FileState) -> bool:
         return before.stamp is not None and before.stamp == _Stamp.of(self.path.stat())
 
     def _same(self, found: str, now: Micros) -> bool:
-        """Nothing to put in force: the content is that of the set in force, or was refused before."""
+        """Record that the content is that of the set in force, or was refused before."""
         self._judged = found
         if found == self.in_force.content:
             self._confirmed_us = now
@@ -237,7 +236,7 @@ class RuleSource(Generic[S]):
             rules = self._made(content)
         except InvalidRules as error:
             return self._refuse(found, error.faults)
-        except Exception as error:  # whatever the compiler's trouble is, the set in force is better than none
+        except Exception as error:  # an internal error of the compiler: keep the set in force
             problem = f"cannot be compiled: {type(error).__name__}: {error}"
             return self._refuse(found, (Fault(self.path.name, 0, "", "", problem, "rules that can be put in force"),))
         self.in_force = _in_force(rules, found, now)
@@ -247,7 +246,7 @@ class RuleSource(Generic[S]):
         return True
 
     def _refuse(self, found: str, faults: tuple[Fault, ...]) -> bool:
-        """Say why the set in force stays, once for each reason."""
+        """Report why the set in force stays, once for each reason."""
         if faults != self.faults:
             self.faults = faults
             tell(self._hook, RulesRefused(self.path.name, found, len(faults), str(faults[0])))

@@ -85,7 +85,7 @@ def test_it_shows_key_quota_and_counters_and_charges_nothing() -> None:
     explanation = enforced.explain(SECRETS)
     a, b = explanation.rules
     assert a.key == "api_key (text of 13 characters), user (text of 17 characters), shared as s"
-    assert b.key == "nothing: one counter for everybody"
+    assert b.key == "nothing: one counter for all requests"
     assert [(one.used, one.remaining) for one in a.counters + b.counters] == [(2, 1), (2, 7)]
     assert explanation.outcome == "it may pass"
     assert "b: applies, in shadow mode: it has no condition" in str(explanation)

@@ -368,4 +368,4 @@ def test_the_thread_outlives_a_fault_of_our_own(
         assert failed.wait(30)
         source.ask()
         assert hook.told.wait(30)
-    assert "looking at penstock.yaml failed" in caplog.text
+    assert "checking penstock.yaml failed" in caplog.text
