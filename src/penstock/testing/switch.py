@@ -15,7 +15,7 @@ from typing import Any
 from penstock.client import AsyncClient, Client
 from penstock.client.codec import unanswered
 from penstock.clock import Micros, SystemClock
-from penstock.enforcer import AsyncEnforcer, Enforcer, parted
+from penstock.enforcer import AsyncEnforcer, Enforcer, RuleFront, pairs_of
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.fail_modes import instead
 from penstock.engine.operations import Id, Operations, QuotaLike
@@ -129,11 +129,11 @@ async def _acquire_async_off(
 # ---------------------------------------------------------------- enforcers
 
 
-def _passed(self: Enforcer | AsyncEnforcer, cost: int) -> Ruling:
+def _passed(self: RuleFront, cost: int) -> Ruling:
     return ruled(passed(cost, SystemClock().time_ns() // 1_000), Plan(course_of((), self.rules.version), (), ()))
 
 
-def _check_off(self: Enforcer, descriptor: Any, cost: int = 1, **_: Any) -> Ruling:
+def _check_off(self: RuleFront, descriptor: Any, cost: int = 1, *_: Any, **__: Any) -> Ruling:
     return _passed(self, cost)
 
 
@@ -142,7 +142,7 @@ async def _check_async_off(self: AsyncEnforcer, descriptor: Any, cost: int = 1, 
 
 
 def _check_many_off(self: Enforcer, requests: Iterable[Any]) -> list[Ruling]:
-    return [_passed(self, cost) for _, cost in parted(requests)]
+    return [_passed(self, cost) for _, cost in pairs_of(requests)]
 
 
 async def _check_many_async_off(self: AsyncEnforcer, requests: Iterable[Any]) -> list[Ruling]:
@@ -163,7 +163,7 @@ async def _asked_async_off(self: AsyncClient, descriptor: Any, cost: int = 1, **
 
 
 def _asked_many_off(self: Client | AsyncClient, requests: Iterable[Any]) -> list[Any]:
-    return [_asked_off(self, descriptor, cost) for descriptor, cost in parted(requests)]
+    return [_asked_off(self, descriptor, cost) for descriptor, cost in pairs_of(requests)]
 
 
 async def _asked_many_async_off(self: AsyncClient, requests: Iterable[Any]) -> list[Any]:
@@ -186,6 +186,7 @@ _OFF: dict[type, dict[str, Callable[..., Any]]] = {
     AsyncLimiter: {"acquire": _acquire_async_off},
     BlockingGate: {"decided_at_once": _undecided},
     AsyncGate: {"decided_at_once": _undecided},
+    RuleFront: {"begin": _check_off},
     Enforcer: {"check": _check_off, "check_many": _check_many_off},
     AsyncEnforcer: {"check": _check_async_off, "check_many": _check_many_async_off},
     Client: {"check": _asked_off, "check_many": _asked_many_off, "peek": _peek_off},

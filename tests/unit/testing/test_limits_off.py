@@ -147,6 +147,7 @@ def test_rules_do_not_refuse_nor_shed(limiter: Limiter) -> None:
         ruling = assert_allowed(enforcer.check(REQUEST))
         assert_allowed(enforcer.check(REQUEST))
         assert_allowed(enforcer.check({"path": "/admin"}))
+        assert enforcer.begin({"path": "/admin"}, 1, "one")
         assert all(enforcer.check_many([REQUEST, (REQUEST, 2)]))
         with enforcer.hold(REQUEST), enforcer.reserve(REQUEST, 5) as reservation:
             reservation.settle(3)
