@@ -28,6 +28,7 @@ from penstock.engine.operations import (
     line_of,
     verdict_of,
 )
+from penstock.engine.protocols import Declined
 from penstock.engine.queues import turned_away
 from penstock.errors import InvalidOption, RateLimited, shown
 from penstock.events import Hook, nobody
@@ -99,7 +100,9 @@ class Limiter:
             verdict = self.operations.decide(key, quota, cost, id)
         if verdict is not None:
             return verdict
-        return verdict_of(self.engine.ask(self.operations.acquire(key, quota, cost, id=id)))
+        op = self.operations.acquire(key, quota, cost, id=id)
+        ops = (op,) if id is not None or bound.local is None else Declined((op,))
+        return verdict_of(self.engine.run(ops)[0])
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -303,7 +306,7 @@ class Limiter:
         self.close()
 
     def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(self.engine.ask(op))
+        return verdict_of(self.engine.run((op,))[0])
 
 
 class AsyncLimiter:
@@ -353,7 +356,9 @@ class AsyncLimiter:
             verdict = self.operations.decide(key, quota, cost, id)
         if verdict is not None:
             return verdict
-        return verdict_of(await self.engine.ask(self.operations.acquire(key, quota, cost, id=id)))
+        op = self.operations.acquire(key, quota, cost, id=id)
+        ops = (op,) if id is not None or bound.local is None else Declined((op,))
+        return verdict_of((await self.engine.run(ops))[0])
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
@@ -563,7 +568,7 @@ class AsyncLimiter:
         await self.close()
 
     async def _run(self, op: Acquire) -> Verdict:
-        return verdict_of(await self.engine.ask(op))
+        return verdict_of((await self.engine.run((op,)))[0])
 
 
 def _checked(store: S) -> S:

@@ -192,7 +192,7 @@ def test_what_was_asked_before_it_opened_does_not_count_after_it_closed() -> Non
 def test_a_request_may_say_open_where_the_limiter_says_raise(store: Flaky, clock: ManualClock) -> None:
     limiter = Limiter(store, clock=clock, on_failure="raise")
     store.up = False
-    outcome = limiter.engine.ask(acquire(on_failure="open"))
+    outcome = limiter.engine.run([acquire(on_failure="open")])[0]
     assert isinstance(outcome, Verdict)
 
 
@@ -202,7 +202,8 @@ def test_a_fault_of_the_deny_cache_is_not_raised(
     limiter = Limiter(store, clock=clock)
     assert limiter.acquire("ann", "10/minute").source == "store"
     monkeypatch.setattr(limiter.engine._chain.layers[0], "_young", object())
-    assert limiter.acquire("ann", "10/minute").source == "open"
+    assert limiter.acquire("ann", "10/minute").source == "store"
+    assert limiter.peek("ann", "10/minute").source == "open"
 
 
 def test_a_hook_that_blocks_holds_up_one_caller_not_all() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.clock import Clock, Micros
-from penstock.model import Acquire, Key, Op, Outcome, Posed, Verdict
+from penstock.model import Key, Op, Outcome, Posed, Verdict
 from penstock.quota import Quota
 
 # ---------------------------------------------------------------- base
@@ -31,6 +31,12 @@ class Entered(NamedTuple):
     token: Any = None
 
 
+class Declined(tuple[Op, ...]):
+    """A lone request that the `local` of its quotas has declined: a layer need not look for an answer again."""
+
+    __slots__ = ()
+
+
 class Due(NamedTuple):
     """Operations that a layer wants done of its own accord, their token, and when it wants to be asked again."""
 
@@ -45,7 +51,7 @@ class Layer(Protocol):
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
         """Return what decides requests of one key for `quotas` in this process, by `below` or by itself.
 
-        What it declines goes through `enter`.
+        What it declines goes through `enter`, as a `Declined`.
         """
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
@@ -56,19 +62,6 @@ class Layer(Protocol):
 
     def due(self, now: Micros) -> Due:
         """What should be done now without anybody asking. Its outcomes come back through `leave`."""
-
-
-@runtime_checkable
-class ForOne(Layer, Protocol):
-    """A layer with a short way for a lone request, which has no id and is not dry: what is admitted does not come back
-    to it. If all layers have one, a request that the store admits costs one call per layer.
-    """
-
-    def enter_one(self, op: Acquire, now: Micros) -> Any:
-        """A verdict, if it is answered here; otherwise whatever is wanted back with the outcome."""
-
-    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
-        """Given a refusal or a failure, the outcome."""
 
 
 # ---------------------------------------------------------------- observing
@@ -108,6 +101,9 @@ It takes keys and costs as users write them, and checks them.
 
 Done: TypeAlias = Callable[[list[Outcome] | Exception], None]
 """What `submit` calls once, on the event loop: with one outcome per operation, or with an error. It must not raise."""
+
+Gone: TypeAlias = Callable[[], bool]
+"""Whether the caller of a `submit` has been cancelled."""
 
 DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
 """Decide a request with an id: (key, cost, id, now). The id has been checked."""
@@ -150,8 +146,17 @@ class Store(Protocol):
         """Give back connections and the like."""
 
 
+class Submit(Protocol):
+    """Send `ops` at once, and call `done` with the outcomes. It costs neither a task nor a future.
+
+    With `gone` they wait for others of this turn of the event loop, and are dropped if `gone` returns true by then.
+    """
+
+    def __call__(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None, /) -> None: ...
+
+
 class AsyncStore(Protocol):
-    """A store for asyncio."""
+    """A store for asyncio. One with a `submit` method, see `Submit`, is spared a task per batch."""
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         """One outcome per operation, in the same order, within `deadline` microseconds from now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.engine.protocols import Due, Entered, ForOne, InProcess, Layer
+from penstock.engine.protocols import Due, Entered, InProcess, Layer
 from penstock.errors import InvalidOption
 from penstock.events import Hook
 from penstock.layers.deny_cache import DenyCache
@@ -32,4 +32,4 @@ def layers_over(
     return (known, Fallback(behaviour, known=known, hook=hook)), behaviour
 
 
-__all__ = ["DenyCache", "Due", "Entered", "Fallback", "ForOne", "Layer", "layers_over"]
+__all__ = ["DenyCache", "Due", "Entered", "Fallback", "Layer", "layers_over"]

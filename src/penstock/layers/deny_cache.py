@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.options import at_least
-from penstock.engine.protocols import Due, Entered, Local
+from penstock.engine.protocols import Declined, Due, Entered, Local
 from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
 from penstock.quota import CONCURRENCY, Quota
 
@@ -115,11 +115,11 @@ class DenyCache:
             for op in ops:
                 if op.__class__ is not Acquire:
                     self._forget(op)
-        if self._young or self._old:
+        if (self._young or self._old) and ops.__class__ is not Declined:
             answered = self._answer(ops, now)
             if answered:
                 ops = [op for number, op in enumerate(ops) if number not in answered]
-        return Entered(ops, _Passed(ops, answered, self._forgotten, plain))
+        return new(Entered, (ops, new(_Passed, (ops, answered, self._forgotten, plain))))
 
     def _answer(self, ops: Sequence[Op], now: Micros) -> dict[int, Verdict]:
         """The refusals to repeat, by the position of the request."""
@@ -150,15 +150,6 @@ class DenyCache:
         rest = iter(outcomes)
         count = len(outcomes) + len(answered)
         return [answered[number] if number in answered else next(rest) for number in range(count)]
-
-    def enter_one(self, op: Acquire, now: Micros) -> Any:
-        verdict = self._repeated(op[0], now) if self._young or self._old else None
-        return self._forgotten if verdict is None else verdict
-
-    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
-        if outcome.__class__ is Verdict and len(outcome) < 8 and token == self._forgotten:
-            self._remember(op, outcome, now)
-        return outcome
 
     def due(self, now: Micros) -> Due:
         """It has no work of its own."""

@@ -149,7 +149,7 @@ class Fallback:
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         if ALL_ACQUIRE.issuperset(map(type, ops)):  # as nearly always
-            return Entered(ops, ops)
+            return new(Entered, (ops, ops))
         answers: dict[int, Outcome] = {}
         for number, op in enumerate(ops):
             if op.__class__ is Amend:
@@ -171,12 +171,6 @@ class Fallback:
         if Failed in map(type, outcomes):
             return self._stand_in(token, outcomes, now)
         return outcomes if outcomes.__class__ is list else list(outcomes)
-
-    def enter_one(self, op: Acquire, now: Micros) -> Any:
-        """Nothing is to be done before it is known that the store failed."""
-
-    def leave_one(self, token: Any, op: Acquire, outcome: Outcome, now: Micros) -> Outcome:
-        return self._stand_in([op], [outcome], now)[0] if outcome.__class__ is Failed else outcome
 
     def _stand_in(self, ops: Sequence[Op], outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
         answered: list[Outcome] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from penstock.engine.engine import Done
+from penstock.engine.protocols import Done
 from penstock.errors import StoreError
 from penstock.model import Failed, Op, Verdict
 from penstock.service.envoy.config_files import Options

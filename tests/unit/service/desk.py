@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from penstock import Limiter, ManualClock
 from penstock.clock import Micros
 from penstock.enforcer import Enforcer
-from penstock.engine.engine import Done, Now
+from penstock.engine.engine import Now
+from penstock.engine.protocols import Done
 from penstock.layers import Layer
 from penstock.model import Op, Outcome, Verdict
 from penstock.rules.parser import parse

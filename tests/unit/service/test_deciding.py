@@ -1,6 +1,7 @@
 """Deciding in batches: who waits for whom, and how long the store may take."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -212,11 +213,11 @@ def test_a_directory_that_has_to_be_waited_for_is_refused() -> None:
 async def test_who_waits_for_a_store_that_breaks_hears_of_it() -> None:
     limiter = AsyncLimiter()
 
-    async def broken(*_: object) -> Any:
-        raise RuntimeError("alice")
+    def broken(ops: object, deadline: object, done: Callable[[Exception], None]) -> None:
+        done(RuntimeError("alice"))
 
     runner = Soon(limiter)
-    runner._run = broken  # type: ignore[assignment]
+    limiter.engine.submit = broken  # type: ignore[method-assign,assignment]
     decider = Decider(Enforcer(RuleSet(parse(RULES)), Desk(shared=True).limiter), runner, Unobserved())
     results = begin(decider, Asked(ALICE), Asked(ALICE))
     await asyncio.sleep(0)

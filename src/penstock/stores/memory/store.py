@@ -20,7 +20,7 @@ from penstock.algorithms.base import State
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.engine.fail_modes import left_alone
 from penstock.engine.options import at_least
-from penstock.engine.protocols import BoundQuota, DirectOnce, Local, V
+from penstock.engine.protocols import BoundQuota, DirectOnce, Done, Gone, Local, V
 from penstock.model import (
     NOT_CHARGED,
     Acquire,
@@ -363,6 +363,9 @@ class AsyncMemoryStore:
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         return self._store.run(ops, deadline)
+
+    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
+        done(self._store.run(ops, deadline))
 
     async def close(self) -> None:
         self._store.close()

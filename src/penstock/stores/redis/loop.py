@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from penstock.clock import Micros
-from penstock.engine.protocols import Done
+from penstock.engine.protocols import Done, Gone
 from penstock.model import Op, Outcome
 from penstock.stores.redis.codec import Part
 from penstock.stores.redis.commands import PORTION, Talk
@@ -27,19 +27,24 @@ AHEAD = 4 * PORTION
 Caller: TypeAlias = asyncio.Future[list[Outcome]]
 
 
-class Callers(list[tuple[Caller, int, int]]):
-    """The callers of `run` whose operations go out together: the future of each, and its range of the operations."""
+class Callers(list[tuple[Done, Gone, int, int]]):
+    """The callers whose operations go out together: each with its range of the operations."""
 
     __slots__ = ()
 
     def __call__(self, outcomes: list[Outcome] | Exception) -> None:
-        """Resolve the futures, except those that were cancelled."""
-        for caller, first, last in self:
-            if not caller.done():
-                if isinstance(outcomes, Exception):
-                    caller.set_exception(outcomes)
-                else:
-                    caller.set_result(outcomes[first:last])
+        for done, _, first, last in self:
+            done(outcomes if isinstance(outcomes, Exception) else outcomes[first:last])
+
+
+def resolve(caller: Caller, outcomes: list[Outcome] | Exception) -> None:
+    """Resolve the future of a caller, unless it was cancelled."""
+    if caller.done():
+        return
+    if isinstance(outcomes, Exception):
+        caller.set_exception(outcomes)
+    else:
+        caller.set_result(outcomes)
 
 
 class PartitionCall:
@@ -73,9 +78,8 @@ class LoopStore:
         else:
             self._flush()
 
-    def add(self, ops: Sequence[Part | Op], partition: int, within: float) -> Caller:
+    def add(self, ops: Sequence[Part | Op], partition: int, within: float, done: Done, gone: Gone) -> None:
         """Send operations of one partition together with all others that are added in this turn of the loop."""
-        caller: Caller = self._loop.create_future()
         turn = self._turn.get((within, partition))
         if turn is None or len(turn[0]) + len(ops) > PORTION:
             if not self._turn:
@@ -85,33 +89,31 @@ class LoopStore:
                 self._flush()
             turn = self._turn[within, partition] = [], Callers()
         added, callers = turn
-        callers.append((caller, len(added), len(added) + len(ops)))
+        callers.append((done, gone, len(added), len(added) + len(ops)))
         added += ops
-        return caller
 
-    def scatter(self, ops: Sequence[Op], within: float, done: Done, caller: Caller | None = None) -> None:
+    def scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None = None) -> None:
         """Send operations to all partitions concerned. What must be undone is, even if the caller was cancelled."""
-        task = self._loop.create_task(self._scatter(ops, within, done, caller))
+        task = self._loop.create_task(self._scatter(ops, within, done, gone))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def run_scattered(self, ops: Sequence[Op], within: float) -> Caller:
-        """Send operations to all partitions concerned, for a caller of `run`."""
-        caller: Caller = self._loop.create_future()
-        self.scatter(ops, within, Callers([(caller, 0, len(ops))]), caller)
-        return caller
-
-    async def _scatter(self, ops: Sequence[Op], within: float, done: Done, caller: Caller | None) -> None:
+    async def _scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None) -> None:
         rounds = spread(ops, self._talk.partitions)
         try:
             groups, undoes = next(rounds)
-            while undoes or caller is None or not caller.done():
-                answers = await asyncio.gather(*[self.add(group, partition, within) for partition, group in groups])
+            while undoes or gone is None or not gone():
+                answers = await asyncio.gather(*[self._added(group, part, within) for part, group in groups])
                 groups, undoes = rounds.send(answers)
         except StopIteration as end:
             done(end.value)
         except Exception as error:  # an operation that cannot be encoded
             done(error)
+
+    def _added(self, ops: Sequence[Part | Op], partition: int, within: float) -> Caller:
+        caller: Caller = self._loop.create_future()
+        self.add(ops, partition, within, partial(resolve, caller), caller.done)
+        return caller
 
     # Sending
 
@@ -135,8 +137,8 @@ class LoopStore:
         self, ops: list[Part | Op], callers: Callers, partition: int, within: float, at: Micros | None = None
     ) -> None:
         """Send what callers of `run` added, without those that were cancelled meanwhile."""
-        for caller, _, _ in callers:
-            if caller.done():
+        for _, gone, _, _ in callers:
+            if gone():
                 ops, callers = _without_cancelled(ops, callers)
                 break
         if ops and (error := self._send(ops, partition, within, callers, at)) is not None:
@@ -149,8 +151,8 @@ class LoopStore:
         if len(callers) == 1:
             callers(error)
             return
-        for caller, first, last in callers:
-            self._send_added(ops[first:last], Callers([(caller, 0, last - first)]), partition, within)
+        for done, gone, first, last in callers:
+            self._send_added(ops[first:last], Callers([(done, gone, 0, last - first)]), partition, within)
 
     def _send(
         self, ops: Sequence[Part | Op], partition: int, within: float, done: Done, at: Micros | None = None
@@ -257,8 +259,8 @@ class LoopStore:
 def _without_cancelled(ops: list[Part | Op], callers: Callers) -> tuple[list[Part | Op], Callers]:
     left: list[Part | Op] = []
     waiting = Callers()
-    for caller, first, last in callers:
-        if not caller.done():
-            waiting.append((caller, len(left), len(left) + last - first))
+    for done, gone, first, last in callers:
+        if not gone():
+            waiting.append((done, gone, len(left), len(left) + last - first))
             left += ops[first:last]
     return left, waiting

@@ -12,12 +12,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
-from penstock.engine.protocols import Done
+from penstock.engine.protocols import Done, Gone
 from penstock.events import Hook
 from penstock.events import nobody as nobody_told
 from penstock.model import Failed, Key, Op, Outcome, check_key
@@ -27,7 +28,7 @@ from penstock.stores.redis.commands import Talk
 from penstock.stores.redis.config import Node, Settings, read_client, read_url
 from penstock.stores.redis.connection import check
 from penstock.stores.redis.guard import Guards
-from penstock.stores.redis.loop import LoopStore
+from penstock.stores.redis.loop import Caller, LoopStore, resolve
 from penstock.stores.redis.pool import Exchange, Link, NoAnswer
 from penstock.stores.redis.redirects import Errand
 from penstock.stores.redis.scatter import MAX_OPS, Groups, one_partition, spread
@@ -306,20 +307,16 @@ class AsyncRedisStore(OnServer):
         self._closed = False
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
-        within = self._within if deadline is None else deadline / SECOND
-        here = self._loops.get(asyncio.get_running_loop()) or self._here()
-        if self.topology.partitioned:
-            partition = one_partition(ops, self.talk.partitions)
-        else:
-            partition = 0 if 0 < len(ops) <= MAX_OPS else None
-        return here.run_scattered(ops, within) if partition is None else here.add(ops, partition, within)
+        caller: Caller = asyncio.get_running_loop().create_future()
+        self.submit(ops, deadline, partial(resolve, caller), caller.done)
+        return caller
 
-    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
         """Send `ops` in this turn of the loop. `done` is called once, on the loop, with the outcomes, or with the error
         that an invalid operation raised; perhaps before this returns. It must not raise.
 
-        Costs neither a task nor a future, unless `ops` need several script calls: over several partitions, or more than
-        `MAX_OPS`.
+        With `gone` they go out together with all others of this turn, unless `gone` returns true by then. Costs neither
+        a task nor a future, unless `ops` need several script calls: over several partitions, or more than `MAX_OPS`.
         """
         within = self._within if deadline is None else deadline / SECOND
         here = self._loops.get(asyncio.get_running_loop()) or self._here()
@@ -328,9 +325,11 @@ class AsyncRedisStore(OnServer):
         else:
             partition = 0 if 0 < len(ops) <= MAX_OPS else None
         if partition is None:
-            here.scatter(ops, within, done)
-        else:
+            here.scatter(ops, within, done, gone)
+        elif gone is None:
             here.submit(ops, partition, within, done)
+        else:
+            here.add(ops, partition, within, done, gone)
 
     def _here(self) -> LoopStore:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,139 @@
+"""The layers of an engine, from the caller down to the store: what becomes of a batch, and their own work.
+
+An internal error in a layer or store is answered as if the store had failed: all requests pass or none does, as
+`on_failure` says (all pass where it says `local`, because the layer that decides locally may have failed). It is logged
+and reported, and never raised, unless `on_failure` is "raise".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from penstock.clock import SECOND, Clock, Micros
+from penstock.engine.fail_modes import instead
+from penstock.engine.protocols import Due, Layer
+from penstock.engine.ticker import SOONEST, ticks_by
+from penstock.errors import StoreError, fault
+from penstock.events import Hook, LayerFailed, tell
+from penstock.model import Acquire, Failed, OnFailure, Op, Outcome
+
+NEVER: Micros = 2**63
+BUSY: Micros = 10 * SECOND
+"""How long due work that is under way keeps more from being started: what does it may have been killed."""
+
+LOG_EVERY: Micros = 10 * SECOND
+
+Charged: TypeAlias = Literal["no", "unknown"]
+Work: TypeAlias = list[tuple[int, Due]]
+"""The due work of layers, with the position of each."""
+
+log = logging.getLogger("penstock.drivers")
+
+
+class Chain:
+    """The layers of an engine."""
+
+    def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure, hook: Hook) -> None:
+        self.layers = tuple(layers)
+        self._upwards = tuple(reversed(self.layers))
+        self.time_ns = clock.time_ns
+        self._on_failure, self._hook = on_failure, hook
+        self.due_at: Micros = 0 if layers else NEVER
+        self._busy_until: Micros = 0
+        self.ticks = ticks_by(clock)
+        self.finished = False
+        self.faults = 0
+        self._logged_at = -LOG_EVERY
+
+    def now(self) -> Micros:
+        return self.time_ns() // 1_000
+
+    # A batch
+
+    def down(self, ops: Sequence[Op], now: Micros, below: int = 0) -> tuple[Sequence[Op], list[Any]]:
+        """Return what reaches the store of `ops` that enter at layer `below`, and the tokens of the layers."""
+        tokens = []
+        for layer in self.layers[below:] if below else self.layers:
+            ops, token = layer.enter(ops, now)
+            tokens.append(token)
+        return ops, tokens
+
+    def up(self, outcomes: list[Outcome], tokens: list[Any]) -> list[Outcome]:
+        """Return the outcomes as the caller sees them; `tokens` are those of all layers that were passed."""
+        now = self.time_ns() // 1_000
+        for layer in self._upwards:
+            if not tokens:
+                break
+            outcomes = layer.leave(tokens.pop(), outcomes, now)
+        return outcomes
+
+    def stand_in(self, ops: Sequence[Op], error: Exception) -> list[Outcome]:
+        """Return the outcomes after an internal error, or raise it if nothing may stand in for the store."""
+        if self._on_failure == "raise":
+            raise error
+        now = self.now()
+        self._note(error, now)
+        failed = Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")
+        answers = [instead(op, now, closed=self._is_closed(op)) for op in ops]
+        return [failed if answer is None else answer for answer in answers]
+
+    def _is_closed(self, op: Op) -> bool:
+        return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"
+
+    def _note(self, error: BaseException, now: Micros) -> None:
+        self.faults += 1
+        tell(self._hook, LayerFailed("driver", type(error).__name__))
+        if not 0 <= now - self._logged_at < LOG_EVERY:
+            self._logged_at = now
+            log.error("an internal error (%d so far): %s", self.faults, fault(error))
+
+    # Work of the layers themselves
+
+    def due(self, now: Micros) -> Work:
+        """Return the due work, and set `due_at` to the next instant at which there may be more."""
+        work = [(position, layer.due(now)) for position, layer in enumerate(self.layers)]
+        self.due_at = min([due.next_at for _, due in work if due.next_at is not None], default=NEVER)
+        return [(position, due) for position, due in work if due.ops]
+
+    def begin_due(self, now: Micros) -> Work:
+        """Return the due work to be started beside a caller, unless some is under way. `end_due` must follow."""
+        if 0 <= self._busy_until - now <= BUSY:
+            return []
+        try:
+            work = self.due(now)
+        except Exception as error:
+            self.due_at = now + SECOND
+            self._note(error, now)
+            return []
+        if work:
+            self._busy_until = now + BUSY
+        return work
+
+    def end_due(self, undone: Work, error: BaseException | None = None, charged: Charged = "unknown") -> None:
+        """Report what is `undone` to its layers, so that it is not lost."""
+        self._busy_until = 0
+        failed = Failed(StoreError("not done", transient=True), charged)
+        try:
+            for position, due in undone:
+                self.layers[position].leave(due.token, [failed] * len(due.ops), self.now())
+        except Exception as fault:
+            error = error or fault
+        if error is not None:
+            self._note(error, self.now())
+
+    def is_pending(self) -> bool:
+        """Return whether a layer has something to report to the store before it is too late."""
+        return any(getattr(layer, "pending", False) for layer in self.layers)
+
+    def is_in_a_hurry(self, until: Micros) -> bool:
+        """Return whether a layer has more to report at once, and there is time for it."""
+        now = self.now()
+        return self.is_pending() and self.due_at <= now < until
+
+    def next_tick(self) -> Micros | None:
+        """Return after how long the ticker is needed, if at all."""
+        if self.finished or not self.is_pending():
+            return None
+        return max(self.due_at - self.now(), SOONEST)
