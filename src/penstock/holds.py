@@ -241,8 +241,11 @@ class Opening(Generic[T]):
 
 
 def holds_place(verdict: Verdict) -> bool:
-    """Whether a place of a concurrency quota came with the verdict."""
-    return any(decision.quota.algorithm == CONCURRENCY for decision in verdict.decisions)
+    """Return whether a place of a concurrency quota came with the verdict."""
+    several = verdict[5]  # by position, because middlewares ask this at every request
+    if not several:
+        return verdict[3].algorithm == CONCURRENCY  # type: ignore[no-any-return]
+    return any([decision[3].algorithm == CONCURRENCY for decision in several])  # noqa: C419
 
 
 def _renewal_interval(verdict: Verdict) -> float:

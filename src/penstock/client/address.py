@@ -1,4 +1,4 @@
-"""Where a service is, and what it is told of who asks: everything about a connection but the connection itself."""
+"""The address of a service, TLS and the token: everything about a connection but the connection itself."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EXPECTED = "expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"
 
 
 class Tls(NamedTuple):
-    """What a connection over TLS is to trust and to show; each is a file in PEM format.
+    """The files of a connection over TLS, in PEM format.
 
-    - `ca`: who signs the service's certificate; by default those that the system trusts.
-    - `certificate`, `key`: what the client shows of itself. A file may hold both.
+    - `ca`: the authority that signs the service's certificate; by default those that the system trusts.
+    - `certificate`, `key`: those of the client. One file may hold both.
     """
 
     ca: Path | str | None = None
@@ -26,7 +26,7 @@ class Tls(NamedTuple):
     key: Path | str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """All of it, as sockets want it."""
+        """Return the context for sockets."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
@@ -40,9 +40,9 @@ class Tls(NamedTuple):
 
 
 class Address:
-    """A service's address, read from its URL, and the head that every request to it begins with.
+    """The address of a service, read from its URL, and the head of every request to it.
 
-    The token is in the head alone: it is never printed.
+    The token is in the head alone, and never printed.
     """
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, tls: Tls | None = None) -> None:
@@ -65,18 +65,18 @@ class Address:
         return f"<Address {self.place}>"
 
     def post(self, path: bytes, body: bytes) -> bytes:
-        """A request with a body of JSON, as it is sent."""
+        """Return the bytes of a request with a body of JSON."""
         length = str(len(body)).encode()
         start = b"POST " + self._prefix + path + self._head
         return start + b"content-type: application/json\r\ncontent-length: " + length + b"\r\n\r\n" + body
 
     def get(self, path: bytes) -> bytes:
-        """A request without one."""
+        """Return the bytes of a request without a body."""
         return b"GET " + self._prefix + path + self._head + b"\r\n"
 
 
 def _read(url: str) -> tuple[str, int, str, bool]:
-    """Host, port, prefix of paths, and whether it speaks TLS. No message repeats a URL, which may hold a password."""
+    """Return host, port, prefix of paths, and whether TLS is used. No error repeats a URL: it may hold a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -86,7 +86,7 @@ def _read(url: str) -> tuple[str, int, str, bool]:
         name = parts.scheme if parts.scheme.isalpha() and len(parts.scheme) < 20 else "..."
         raise InvalidOption(f"url {name}:...: {EXPECTED}")
     if parts.username is not None or parts.password is not None:
-        raise InvalidOption("url: holds a user or a password (expected neither; a token goes by itself)")
+        raise InvalidOption("url: holds a user or a password (expected neither; pass the token as token=)")
     if not parts.hostname or parts.query or parts.fragment or port == 0:
         raise InvalidOption(f"url {parts.scheme}:...: {EXPECTED}")
     prefix = parts.path.rstrip("/")

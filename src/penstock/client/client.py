@@ -82,8 +82,8 @@ class ServiceRules:
         body = check_body(_checked(descriptor), check_units("cost", cost, least=0), known)
         if path == PEEK:
             del body["receipt"]
-        told = yield from self.asking(request(path, body, safe=path == PEEK or known is not None))
-        return self._ruling(told, cost, remembered=known is not None)
+        result = yield from self.asking(request(path, body, safe=path == PEEK or known is not None))
+        return self._ruling(result, cost, remembered=known is not None)
 
     def checking_many(self, requests: Iterable[Request]) -> Flow[list[ServiceRuling]]:
         """Decide on many requests, in as few API requests as a service takes."""
@@ -93,15 +93,15 @@ class ServiceRules:
         checks = [request(BATCH, body, safe=False) for body in bodies]
         parts = list(portions(checks))
         replies = yield self._service.ask([together(checks[part]) for part in parts])
-        told = [one for part, reply in zip(parts, replies, strict=True) for one in self.told_each(reply, pairs[part])]
-        return [self._ruling(one, cost) for one, (_, cost) in zip(told, pairs, strict=True)]
+        read = [one for part, reply in zip(parts, replies, strict=True) for one in self.read_each(reply, pairs[part])]
+        return [self._ruling(one, cost) for one, (_, cost) in zip(read, pairs, strict=True)]
 
     def explaining(self, descriptor: Descriptor, cost: int) -> Flow[Explanation]:
-        """Ask what the rules make of a request."""
+        """Explain what the rules make of a request."""
         body = {"descriptor": dict(_checked(descriptor)), "cost": check_units("cost", cost, least=1)}
-        told = yield from self._answering(request(b"/v1/explain", body, safe=True))
+        result = yield from self._answering(request(b"/v1/explain", body, safe=True))
         try:
-            return explanation(told)
+            return explanation(result)
         except (KeyError, TypeError, ValueError):
             raise unparsable(self._guard.place).error from None
 
@@ -111,40 +111,40 @@ class ServiceRules:
 
     def asking(self, check: ApiRequest) -> Flow[Any]:
         """Send one check. Return the body of the reply, or a `Failed`."""
-        return self.told((yield self._service.ask([check]))[0])
+        return self.read((yield self._service.ask([check]))[0])
 
     def _answering(self, one: ApiRequest) -> Flow[dict[str, Any]]:
         """Send a request for which no fallback can answer."""
         self._check_open()
-        told = self.told((yield self._service.ask([one]))[0])
-        if isinstance(told, Failed):
-            raise told.error.to_raise(told.charged)
-        return told  # type: ignore[no-any-return]
+        result = self.read((yield self._service.ask([one]))[0])
+        if isinstance(result, Failed):
+            raise result.error.to_raise(result.charged)
+        return result  # type: ignore[no-any-return]
 
     # Replies
 
-    def told(self, reply: ReplyOrLost) -> Any:
+    def read(self, reply: ReplyOrLost) -> Any:
         """Return the body of a reply, or a `Failed`. Errors of the caller are raised."""
         return self._guard.failure(reply) if isinstance(reply, Lost) else body_of(reply, self._guard.place)
 
-    def told_each(self, reply: ReplyOrLost, checks: Sequence[object]) -> Sequence[Any]:
+    def read_each(self, reply: ReplyOrLost, checks: Sequence[object]) -> Sequence[Any]:
         """Return the same for each of the checks that were sent as one."""
-        told = self.told(reply)
-        results = [told] * len(checks) if isinstance(told, Failed) else told.get("results", ())
+        result = self.read(reply)
+        results = [result] * len(checks) if isinstance(result, Failed) else result.get("results", ())
         return results if len(results) == len(checks) else [unparsable(self._guard.place)] * len(checks)
 
-    def _ruling(self, told: Any, cost: int, *, remembered: bool = False) -> ServiceRuling:
+    def _ruling(self, result: Any, cost: int, *, remembered: bool = False) -> ServiceRuling:
         now = self._clock.time_ns() // 1_000
-        if isinstance(told, dict) and "problem" in told:
-            told = problem(told["problem"], int(told["problem"].get("status", 500)), self._guard.place)
-        if not isinstance(told, Failed):
+        if isinstance(result, dict) and "problem" in result:
+            result = problem(result["problem"], int(result["problem"].get("status", 500)), self._guard.place)
+        if not isinstance(result, Failed):
             try:
-                return ruling(told, cost, now, remembered=remembered)
+                return ruling(result, cost, now, remembered=remembered)
             except (KeyError, TypeError, ValueError):
-                told = unparsable(self._guard.place)
+                result = unparsable(self._guard.place)
         if self._on_failure == "raise":
-            raise told.error.to_raise(told.charged)
-        why = str(told.error)
+            raise result.error.to_raise(result.charged)
+        why = str(result.error)
         tell(self._hook, Degraded(self._on_failure, 1, why))
         self._fallback.answered[self._on_failure] += 1
         self._fallback.warn(1, why, now)
@@ -196,10 +196,10 @@ class GatheredRules(ServiceRules):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def asking(self, check: ApiRequest) -> Flow[Any]:
-        told = _ALONE if check.path == PEEK else (yield self._gathered(check))
-        if told is _ALONE:
-            told = yield from super().asking(check)
-        return told
+        result = _ALONE if check.path == PEEK else (yield self._gathered(check))
+        if result is _ALONE:
+            result = yield from super().asking(check)
+        return result
 
     def _gathered(self, check: ApiRequest) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
@@ -225,9 +225,9 @@ class GatheredRules(ServiceRules):
     async def _send_together(self, sending: Sequence[_Waiting]) -> None:
         try:
             reply = (await self._service.ask([together([check for check, _ in sending])]))[0]
-            for (_, coming), told in zip(sending, self.told_each(reply, sending), strict=True):
+            for (_, coming), result in zip(sending, self.read_each(reply, sending), strict=True):
                 if not coming.done():
-                    coming.set_result(told)
+                    coming.set_result(result)
         except InvalidInput as error:  # of the request as a whole
             for _, coming in sending:
                 if not coming.done():

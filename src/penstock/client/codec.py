@@ -230,30 +230,30 @@ def id_text(request_id: bytes) -> str:
 
 def outcome(op: Op, reply: ApiReply, now: Micros, place: str) -> Outcome:
     """Return the outcome of `op` by the reply to its request. Errors of the caller are raised."""
-    told = body_of(reply, place)
-    if isinstance(told, Failed):
-        return told
+    body = body_of(reply, place)
+    if isinstance(body, Failed):
+        return body
     try:
-        return _outcome(op, told, now)
+        return _outcome(op, body, now)
     except (KeyError, TypeError, ValueError):
         return unparsable(place)
 
 
-def _outcome(op: Op, told: Mapping[str, Any], now: Micros) -> Outcome:
+def _outcome(op: Op, body: Mapping[str, Any], now: Micros) -> Outcome:
     if isinstance(op, Acquire):
         decisions = tuple(
-            [_decision(one, now, ask.key, ask.quota) for one, ask in zip(told["decisions"], op.asks, strict=True)]
+            [_decision(one, now, ask.key, ask.quota) for one, ask in zip(body["decisions"], op.asks, strict=True)]
         )
-        token, source = told.get("receipt", ""), told["source"]
+        token, source = body.get("receipt", ""), body["source"]
         verdict: Verdict = verdict_of(decisions, token=token, remembered=op.id is not None, source=source)
         return verdict
     if not isinstance(op, Amend):
         return Amended()
     charges = op.receipt.charges
     if op.verb == "renew":
-        held = bool(told["held"])
+        held = bool(body["held"])
         return Amended(tuple([int(held and charge.quota.algorithm == CONCURRENCY) for charge in charges]))
-    each = tuple([int(units) for units in told["each"]])
+    each = tuple([int(units) for units in body["each"]])
     return Amended(each if len(each) == len(charges) else (0,) * len(charges))
 
 
@@ -270,25 +270,25 @@ def _decision(one: Mapping[str, Any], now: Micros, key: Key, quota: Quota) -> De
     return Decision((answer, now, key, quota, int(one["cost"]), one.get("advisory") is True))
 
 
-def ruling(told: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool) -> ServiceRuling:
+def ruling(body: Mapping[str, Any], cost: int, now: Micros, *, remembered: bool) -> ServiceRuling:
     """Return the ruling that a body of the API describes."""
-    each = tuple([_decision(one, now, "", quota(one["quota"])) for one in told["decisions"]])
-    source, token = told["source"], told.get("receipt", "")
+    each = tuple([_decision(one, now, "", quota(one["quota"])) for one in body["decisions"]])
+    source, token = body["source"], body.get("receipt", "")
     if each:
         made: ServiceRuling = verdict_of(each, token=token, remembered=remembered, source=source, kind=ServiceRuling)
     else:
-        waits = _micros(told["retry_after"]), _micros(told["reset_after"])
-        remaining = 0 if not told["allowed"] else bare((True, 2**32, 0, 0, 0, 0, NOT_CHARGED), cost, now).remaining
-        answer = (told["allowed"] is True, remaining, *waits, waits[0], _micros(told["delay"]), NOT_CHARGED)
+        waits = _micros(body["retry_after"]), _micros(body["reset_after"])
+        remaining = 0 if not body["allowed"] else bare((True, 2**32, 0, 0, 0, 0, NOT_CHARGED), cost, now).remaining
+        answer = (body["allowed"] is True, remaining, *waits, waits[0], _micros(body["delay"]), NOT_CHARGED)
         made = bare(answer, cost, now, source)
-    made.each, made.rule, made.reason, made.status = each, told["rule"], told["reason"], told["status"]
-    made.owners = tuple([one["rule"] for one in told["decisions"]])
-    made.headers, made.version = told["headers"], told.get("version", "")
-    made.message, made.would_refuse = told.get("message"), tuple(told.get("would_refuse", ()))
+    made.each, made.rule, made.reason, made.status = each, body["rule"], body["reason"], body["status"]
+    made.owners = tuple([one["rule"] for one in body["decisions"]])
+    made.headers, made.version = body["headers"], body.get("version", "")
+    made.message, made.would_refuse = body.get("message"), tuple(body.get("would_refuse", ()))
     return made
 
 
-def explanation(told: Mapping[str, Any]) -> Explanation:
+def explanation(body: Mapping[str, Any]) -> Explanation:
     """Return the explanation that a body of the API describes."""
     rules = [
         Explained(
@@ -301,14 +301,14 @@ def explanation(told: Mapping[str, Any]) -> Explanation:
             tuple([quota(text) for text in one["quotas"]]),
             tuple([_inspection(counter) for counter in one["counters"]]),
         )
-        for one in told["rules"]
+        for one in body["rules"]
     ]
-    return Explanation(told["version"], told["outcome"], tuple(rules))
+    return Explanation(body["version"], body["outcome"], tuple(rules))
 
 
-def _inspection(told: Mapping[str, Any]) -> Inspection:
-    counts = int(told["used"]), int(told["remaining"]), int(told["capacity"])
-    return Inspection(quota(told["quota"]), *counts, float(told["blocked_for"]), float(told["reset_after"]))
+def _inspection(body: Mapping[str, Any]) -> Inspection:
+    counts = int(body["used"]), int(body["remaining"]), int(body["capacity"])
+    return Inspection(quota(body["quota"]), *counts, float(body["blocked_for"]), float(body["reset_after"]))
 
 
 quota = lru_cache(4_096)(Quota.parse)
@@ -325,22 +325,22 @@ def _micros(seconds: float) -> Micros:
 def body_of(reply: ApiReply, place: str) -> dict[str, Any] | Failed:
     """Return the JSON of a reply, or why there is none. Errors of the caller are raised."""
     try:
-        told = json.loads(reply.body)
+        body = json.loads(reply.body)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        body = None
+    if not isinstance(body, dict):
         return unparsable(place) if reply.status == 200 else _failed(f"status {reply.status}", place)
-    return told if reply.status == 200 else problem(told, reply.status, place)
+    return body if reply.status == 200 else problem(body, reply.status, place)
 
 
-def problem(told: Mapping[str, Any], status: int, place: str) -> Failed:
+def problem(body: Mapping[str, Any], status: int, place: str) -> Failed:
     """Return the failure that problem details describe. Errors of the caller are raised."""
-    code, detail = str(told.get("code", "")), str(told.get("detail", f"status {status}"))
+    code, detail = str(body.get("code", "")), str(body.get("detail", f"status {status}"))
     if status in FORBIDDEN:
         return _failed("the token is not accepted (expected another one)", place, transient=False)
     if code in ERRORS or status in (400, 413, 422):
         _raise(code, detail)
-    charged = "no" if told.get("charged") == "no" or 400 <= status < 500 else "unknown"
+    charged = "no" if body.get("charged") == "no" or 400 <= status < 500 else "unknown"
     return _failed(detail, place, transient=status >= 500, charged=charged)
 
 

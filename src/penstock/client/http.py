@@ -1,7 +1,7 @@
 """The client's half of HTTP/1.1 without I/O: requests, replies read from bytes, and what replies say about a service.
 
 Replies come in the order of the requests. A reply that is malformed, too large or without a length ends the connection,
-because the next reply could not be told from it.
+because the start of the next reply would be unknown.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""aiohttp: a server whose requests are limited.
+"""aiohttp: limits for all requests of a server.
 
     RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
 
 The route is the canonical form of the resource that matched, `/users/{id}`. A WebSocket is one request, with
 `GET` as its method; its places are held, and renewed, as long as its handler runs. In a handler,
-`visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` says where yours are.
+`visit_of(request).cost = 1432` settles. aiohttp knows no users: `entries` can read yours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from penstock.errors import RateLimited
 from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
-from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
+from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, headers_of, raised_refusal
 from penstock.middleware.request import Request
 from penstock.rules.refusal import RefusalResponse
 
@@ -27,22 +27,22 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _key(name: str, kind: Any) -> Any:
-    """Where something is kept in a request; plain text in versions of aiohttp that know no better."""
+    """Return a key for values kept in a request; older versions of aiohttp take plain text."""
     return web.RequestKey(name, kind) if hasattr(web, "RequestKey") else name
 
 
 _VISIT = _key("penstock", Visit)
-_TOLD = _key("penstock.told", bool)
+_HEADERS_SENT = _key("penstock.headers_sent", bool)
 
 
 class AiohttpRequest(Request):
-    """What aiohttp tells of a request."""
+    """A request of aiohttp."""
 
     __slots__ = ()
 
     def method(self) -> str | None:
-        """As it was sent, for WebSockets too: whether one is made of it is not known before its handler has run, and
-        the header that asks for one may be sent with anything, to slip past rules for its method.
+        """Return the method as it was sent, also for WebSockets: only the handler decides whether one is opened. The
+        header that asks for one may come with any request, to slip past rules for its method.
         """
         return self.native.method  # type: ignore[no-any-return]
 
@@ -64,7 +64,7 @@ class AiohttpRequest(Request):
 
 
 class RateLimit:
-    """Guards every request to an application, those of its sub-applications included."""
+    """Limits every request to an application, those of its sub-applications included."""
 
     def __init__(self, app: web.Application | None = None, **options: Unpack[GateOptions]) -> None:
         self._gate = AsyncGate(options)
@@ -87,7 +87,7 @@ class RateLimit:
 
 
 def visit_of(request: web.Request) -> Visit[AsyncPassage]:
-    """What was granted to a request."""
+    """Return the visit of a request."""
     known: Visit[AsyncPassage] | None = request.get(_VISIT)
     visit = request[_VISIT] = Visit() if known is None else known
     return visit
@@ -113,11 +113,11 @@ async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage
         response = await handler(request)
         status = response.status
         return response
-    except web.HTTPException as raised:  # a response by another way
+    except web.HTTPException as raised:  # a response
         status = raised.status
         raise
     except RateLimited as raised:
-        if _TOLD in request:  # a response was begun
+        if _HEADERS_SENT in request:  # a response was begun
             raise
         refusal = raised_refusal(raised, visit_of(request).passages)
         status = refusal.status
@@ -130,7 +130,7 @@ async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage
         raise
     except Exception:
         if _is_gone(request):
-            status = CLIENT_CLOSED  # what failed is reading from it, or writing to it
+            status = CLIENT_CLOSED  # reading or writing failed
         raise
     finally:
         if passage is not None:
@@ -138,12 +138,12 @@ async def _handled(request: web.Request, handler: Handler, passage: AsyncPassage
 
 
 async def _tell(request: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers just before any are sent, which a handler that streams does by itself.
+    """Add the headers just before any are sent, which a handler that streams does itself.
 
-    Once: an application and the sub-application that matched may both have been set up.
+    They are added once, though the application and a sub-application may both be limited.
     """
-    if _TOLD not in request:
-        request[_TOLD] = True
-        for name, value in told(visit_of(request).passages):
+    if _HEADERS_SENT not in request:
+        request[_HEADERS_SENT] = True
+        for name, value in headers_of(visit_of(request).passages):
             if name in LISTS or name not in response.headers:
                 response.headers.add(name, value)

@@ -2,25 +2,24 @@
 
     app = RateLimitMiddleware(app, limiter=AsyncLimiter(), quota="100/minute")
 
-A request is charged before the application sees it, and over when the last of its response is ready to be sent, when
-the application raises, or when it is cancelled: then places come back, and what was not to be charged is refunded. The
-client that reads the end of a response finds its place free. Scopes that are neither `http` nor `websocket`, such as
-`lifespan`, pass untouched.
+A request is charged before the application sees it. It is over when the last of its response is ready to be sent, when
+the application raises, or when it is cancelled: then places are released, and outcomes that do not stay charged are
+refunded. A client that reads the end of a response finds its place free. Scopes that are neither `http` nor
+`websocket`, such as `lifespan`, pass untouched.
 
-| what happens | what it means |
+| event | outcome |
 |---|---|
-| the application raises | the outcome is 500, though a response may have begun |
-| the client leaves first, or the task is cancelled | the outcome is what was begun, or else 499: not a fault of ours |
-| the application raises `RateLimited` before it responds | the client gets the refusal, as if it came from here |
+| the application raises | 500, though a response may have begun |
+| the client leaves first, or the task is cancelled | the status that was begun, or else 499 |
+| the application raises `RateLimited` before it responds | the client gets the refusal, as if the middleware refused |
 
-**WebSockets.** Connecting is a request, with `WEBSOCKET` as its method; its places are held, and renewed, until the
-connection ends. One that is refused is answered with the refusal where the server can do so, and else closed (the
-client sees 403). With `messages=`, each message that comes in is charged too, with `MESSAGE` as its method; the first
-that is refused closes the connection: code 1008, or 1013 where nobody could decide. Shaped messages are delayed, so
-that a client feels it is too fast.
+**WebSockets.** A connection is a request with the method `WEBSOCKET`; its places are held, and renewed, until it ends.
+A refused connection is answered with the refusal where the server supports that, and else closed (the client sees 403).
+With `messages=`, each message that comes in is charged too, with the method `MESSAGE`; the first that is refused closes
+the connection: code 1008, or 1013 where the store could not answer. Shaped messages are delayed, which slows a fast
+client down.
 
-Inside the application, `scope["penstock"]` is the `Visit`: `visit.cost = 1432` settles, `visit.verdict` tells what is
-left.
+Inside the application, `scope["penstock"]` is the `Visit`: `visit.cost = 1432` settles, `visit.verdict` is the verdict.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption, RateLimited
 from penstock.headers import Header
 from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
-from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, raised_refusal, told
+from penstock.middleware.passage import LISTS, AsyncGate, AsyncPassage, Visit, headers_of, raised_refusal
 from penstock.middleware.request import Entries, Request
 from penstock.model import Verdict
 from penstock.rules.refusal import RefusalResponse
@@ -44,23 +43,23 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
-"""Any, because each framework has types of its own for scopes and messages."""
+"""Any, because frameworks have types of their own for scopes and messages."""
 Route: TypeAlias = Callable[[Scope], str | None]
-"""How to find the template of the route that a scope leads to."""
+"""A function that finds the template of the route that a scope leads to."""
 
 VISIT = "penstock"
-"""Where in a scope the visit is."""
+"""The key of the visit in a scope."""
 
 SWITCHING, FORBIDDEN, FAILED = 101, 403, 500
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 DENIAL = "websocket.http.response"
-"""The extension by which a server lets us answer who may not connect."""
+"""The extension of servers that can answer a refused connection."""
 
 RawHeader: TypeAlias = tuple[bytes, bytes]
 
 
 class AsgiRequest(Request):
-    """What an ASGI scope tells of a request."""
+    """A request as its ASGI scope."""
 
     __slots__ = ("_method", "_route")
 
@@ -98,7 +97,7 @@ class AsgiRequest(Request):
 
 
 def name_of(user: Any) -> Any:
-    """What tells a user of an authentication middleware apart; None if nobody is logged in."""
+    """Return the id of a user of an authentication middleware; None without a login."""
     if user is None or isinstance(user, str | int):
         return user or None
     if not getattr(user, "is_authenticated", True):
@@ -114,7 +113,7 @@ def name_of(user: Any) -> Any:
 
 
 def route_of(scope: Scope) -> str | None:
-    """The route, where the framework has found it before the middleware runs, as Litestar does."""
+    """Return the route, where the framework has found it before the middleware runs, as Litestar does."""
     template = scope.get("path_template")
     if template is None:
         template = getattr(scope.get("route"), "path", None)
@@ -122,15 +121,15 @@ def route_of(scope: Scope) -> str | None:
 
 
 class AsgiVisit(Visit[AsyncPassage]):
-    """One request, or one WebSocket, in an application: the passages it was granted, and how it goes.
+    """One request, or one WebSocket, in an application: its passages, and its status.
 
-    A scope has one, however many middlewares and dependencies ask.
+    A scope has one visit, however many middlewares and dependencies it passes.
     """
 
     status = 0
-    """Of the response, as soon as it has begun."""
+    """The status of the response, once it has begun."""
     unnamed = 0
-    """How many limits were asked that are called after the handler."""
+    """How many limits without a name of their own the request has passed."""
 
     # On the class, not in slots: most visits never change them, so most are made without.
     _follows_up = False
@@ -143,13 +142,13 @@ class AsgiVisit(Visit[AsyncPassage]):
         self._send = send
 
     def grant(self, passage: AsyncPassage) -> None:
-        """Leave it to the visit to tell the client, and to end the passage."""
+        """Add a passage: the visit adds its headers, and ends it."""
         self.passages.append(passage)
         if passage.gate.follows_up:
             self._follows_up = True
 
     async def receive(self) -> Message:
-        """What the application hears."""
+        """Pass a message to the application."""
         message = await self._receive()
         kind = message["type"]
         if kind == "http.disconnect" or kind == "websocket.disconnect":
@@ -159,11 +158,11 @@ class AsgiVisit(Visit[AsyncPassage]):
         return message
 
     async def send(self, message: Message) -> None:
-        """What the application says, with our headers."""
+        """Send a message of the application, with the headers of the passages."""
         kind = message["type"]
         if kind == "http.response.body":
             if self._follows_up and not message.get("more_body", False):
-                await self._leave()  # before it is sent: who has read the end may come again
+                await self._leave()  # before it is sent: a client that has read the end may send the next request
         elif kind == "http.response.start" or kind == "websocket.http.response.start":
             self.status = message["status"]
             message = self._with_headers(message)
@@ -171,21 +170,21 @@ class AsgiVisit(Visit[AsyncPassage]):
             self.status = SWITCHING
             message = self._with_headers(message)
         elif kind == "websocket.close" and not self.status:
-            self.status = FORBIDDEN  # that is what a client sees who was never accepted
+            self.status = FORBIDDEN  # which is what the client of a connection sees that was not accepted
         try:
             await self._send(message)
-        except OSError:  # how servers say that nobody listens
+        except OSError:  # raised by servers when the client is gone
             self._gone = True
             raise
 
     def _with_headers(self, message: Message) -> Message:
-        """A message of our own: the application's may be one that it sends to everybody."""
+        """Return a new message: an application may send the same object to several clients."""
         headers = [*message.get("headers", ())]
         passages = self.passages
-        if len(passages) == 1 and passages[0].gate.tells_lists:  # nearly always
+        if len(passages) == 1 and passages[0].gate.sends_lists:  # the common case
             headers += encoded(passages[0].gate.headers(passages[0].verdict))
             return {**message, "headers": headers}
-        for header in encoded(told(passages)):
+        for header in encoded(headers_of(passages)):
             if header[0] in _LISTS or all(header[0] != name for name, _ in headers):
                 headers.append(header)
         return {**message, "headers": headers}
@@ -194,14 +193,14 @@ class AsgiVisit(Visit[AsyncPassage]):
         status = self.status or CLIENT_CLOSED
         passages = iter(self.passages)
         try:
-            for passage in passages:  # whichever has ended before is not ended again
+            for passage in passages:  # the second call of `leave` does nothing
                 await passage.leave(status)
         finally:
-            for passage in passages:  # cancelled meanwhile: none is forgotten
+            for passage in passages:  # the rest, after a cancellation
                 passage.gate.start(passage.leave(status))
 
     async def run(self, app: App, scope: Scope) -> None:
-        """Let the application do its work; whatever happens, its passages end."""
+        """Run the application, and end the passages whatever happens."""
         try:
             await app(scope, self.receive, self.send)
         except RateLimited as refused:
@@ -220,8 +219,8 @@ class AsgiVisit(Visit[AsyncPassage]):
                 await self._leave()
 
     async def run_within(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-        """The same for an application within another: what is begun is ended outside, but a refusal is answered here,
-        before a framework in between takes it for a failure.
+        """Run an application within another. The outer one ends the passages, but a refusal is answered here, before a
+        framework in between takes it for a failure.
         """
         try:
             await app(scope, receive, send)
@@ -234,12 +233,12 @@ class AsgiVisit(Visit[AsyncPassage]):
         return refused.refusal if isinstance(refused, Refused) else raised_refusal(refused, self.passages)
 
     async def refuse(self, refusal: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer who may not pass."""
+        """Send the refusal of a request."""
         self.status = refusal.status
         begin = "http.response"
         if scope["type"] == "websocket":
             begin = DENIAL
-            if not self._connected:  # only who has heard that somebody connects may answer it
+            if not self._connected:  # an answer is allowed only after the connect message was received
                 await receive()
             if DENIAL not in (scope.get("extensions") or {}):
                 await send({"type": "websocket.close", "code": code_of(refusal.status)})
@@ -251,7 +250,7 @@ class AsgiVisit(Visit[AsyncPassage]):
 
 
 class Refused(RateLimited):
-    """Raised by dependencies and decorators, for the middleware to answer; `refusal` is the response."""
+    """A refusal that a dependency or decorator raises; the middleware sends `refusal`."""
 
     def __init__(self, passage: AsyncPassage) -> None:
         super().__init__(passage.verdict)
@@ -305,12 +304,12 @@ class RateLimitMiddleware:
 
 
 def _message_gate(messages: QuotaLike | bool, options: GateOptions) -> AsyncGate:
-    """The gate for what comes through a WebSocket."""
+    """Return the gate for messages of a WebSocket."""
     no_outcome = {name: option for name, option in options.items() if name not in ("charge", "settle", "renew")}
     own = cast("GateOptions", no_outcome)
     if "enforcer" in options:
         if messages is not True:
-            raise InvalidOption("messages: an enforcer's rules say that (expected True)")
+            raise InvalidOption("messages: the rules of an enforcer say that (expected True)")
         return AsyncGate(own)
     if isinstance(messages, bool) or "limiter" not in options:
         raise InvalidOption("messages: expected a quota, and a limiter to ask")
@@ -336,10 +335,10 @@ class _Metered:
         request = AsgiRequest(scope, self._gate.entries, self._route, "MESSAGE")
         closed: Message | None = None
 
-        async def heard() -> Message:
+        async def receive_charged() -> Message:
             nonlocal closed
             if closed is not None:
-                await asyncio.sleep(0)  # who does not listen shall not keep others from running
+                await asyncio.sleep(0)  # an application that ignores the end must not block the loop
                 return closed
             message = await receive()
             if message["type"] != "websocket.receive":
@@ -355,17 +354,17 @@ class _Metered:
             await send({"type": "websocket.close", "code": code, "reason": reason_for(passage.verdict)})
             return closed
 
-        async def said(message: Message) -> None:
+        async def send_if_open(message: Message) -> None:
             if closed is None:
                 await send(message)
             elif message["type"] != "websocket.close":
                 raise OSError("the connection was closed: too many messages")  # as servers do
 
-        await self._app(scope, heard, said)
+        await self._app(scope, receive_charged, send_if_open)
 
 
 def code_of(status: int) -> int:
-    """The code with which a WebSocket is closed, for the status that a request would get."""
+    """Return the close code of a WebSocket for the status that a request would get."""
     return TRY_AGAIN_LATER if status >= FAILED else POLICY_VIOLATION
 
 
@@ -374,11 +373,11 @@ def reason_for(refused: Verdict) -> str:
 
 
 def encoded(headers: Iterable[Header]) -> list[RawHeader]:
-    """Headers as ASGI wants them."""
+    """Return headers as ASGI has them."""
     return [(_name(name), value.encode("latin-1")) for name, value in headers]
 
 
-@cache  # of a handful: the headers that we write
+@cache  # of a handful of header names
 def _name(name: str) -> bytes:
     return name.lower().encode("latin-1")
 

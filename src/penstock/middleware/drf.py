@@ -5,10 +5,10 @@
 
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["shop.throttles.Burst"]}
 
-A throttle runs when the client is authenticated, so the entry `user` is whom the framework knows. It does not see how a
-request ends: quotas with places, `charge` and `settle` need the middleware or the decorator of
-`penstock.middleware.django`. What clients are told of a refusal is the framework's own; where not a quota refused but a
-rule that denies, or nobody could decide, the status is 403 or 503.
+A throttle runs after authentication, so the entry `user` is the authenticated one. It does not see the end of a
+request: quotas with places, `charge` and `settle` need the middleware or the decorator of `penstock.middleware.django`.
+The response to a refusal is the framework's own; its status is 403 if a rule denies the request, and 503 if the store
+cannot answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOO_MANY = 429
 
 
 class RestRequestRead(DjangoRequest):
-    """What the framework tells of a request; all but the user is Django's."""
+    """A request of the framework: all but the user comes from Django's."""
 
     __slots__ = ("_rest",)
 
@@ -44,16 +44,16 @@ class RestRequestRead(DjangoRequest):
 
 
 class ThrottleRefusal(APIException):  # type: ignore[misc]
-    """A refusal that is not "too many requests"."""
+    """A refusal with another status than 429."""
 
     def __init__(self, status: int, detail: str, wait: int) -> None:
         self.status_code = status
-        self.wait = wait  # what the framework makes Retry-After of
+        self.wait = wait  # the framework makes Retry-After of it
         super().__init__(detail)
 
 
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
-    """A throttle whose subclasses say `options`. Their counters are told apart by the names of the classes."""
+    """A throttle whose subclasses set `options`. The names of the classes tell their counters apart."""
 
     options: ClassVar[GateOptions]
     _gate: ClassVar[BlockingGate]
@@ -76,7 +76,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         if passage is None:
             return True
         if passage:
-            passage.leave(200)  # what rules have it hold, it cannot hold any longer
+            passage.leave(200)  # places of rules cannot be held any longer
             return True
         status, headers, body = passage.refusal()
         self._wait = int(dict(headers)["Retry-After"])

@@ -5,11 +5,11 @@
     @app.get("/search", dependencies=[Depends(limit("10/second"))])     # a dependency
     @limit.on("10/second")                                              # or a decorator, below the route's
 
-Both count each handler apart, unless several are given the same `name`; a router or application may have them as
-dependencies too. Several limits of one handler are as many counters. They run when the route is known, so keys and
-rules can tell routes apart for nothing. A refusal is raised, and answered by a middleware that `RateLimit` adds to the
-application; it also adds the headers, and ends what was begun when the response is done. One limit for the whole
-application is the middleware alone:
+Both count each handler apart, unless several have the same `name`; a router or application may have them as
+dependencies too. Several limits of one handler have a counter each. They run when the route is known, so keys and rules
+can use routes at no cost. A refusal is raised, and a middleware that `RateLimit` adds to the application answers it;
+the middleware also adds the headers, and ends the passages with the response. One limit for the whole application is
+the middleware alone:
 
     app.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="1000/minute")
 """
@@ -54,7 +54,7 @@ class RateLimitMiddleware(asgi.RateLimitMiddleware):
 
 
 def route_of(scope: Scope) -> str | None:
-    """The template of the route that a scope leads to, with the prefixes of all routers; None if it leads nowhere."""
+    """Return the template of the route that a scope leads to, with the prefixes of all routers, or None."""
     context = scope.get("fastapi", {}).get("effective_route_context")
     known = getattr(context, "path", None) or asgi.route_of(scope)
     return known or starlette.found(getattr(scope.get("app"), "routes", ()), scope, spread=_spread)
@@ -63,7 +63,7 @@ def route_of(scope: Scope) -> str | None:
 class RateLimit:
     """Limits for the handlers of one application.
 
-    `options` are for all of them, see `penstock.middleware.gate.GateOptions`; each may have its own on top.
+    `options` are for all of them, see `penstock.middleware.gate.GateOptions`; each handler may add its own.
     """
 
     def __init__(self, app: FastAPI | None = None, **options: Unpack[GateOptions]) -> None:
@@ -72,28 +72,28 @@ class RateLimit:
             self.init_app(app)
 
     def init_app(self, app: FastAPI) -> None:
-        """Answer refusals in an application, and end what its requests began."""
+        """Answer refusals in an application, and end its passages."""
         app.add_middleware(RateLimitMiddleware)
 
     def __call__(self, quota: QuotaLike | None = None, /, **options: Unpack[GateOptions]) -> LimitDependency:
-        """A dependency that charges a request to `quota`; without one, an enforcer's rules decide."""
+        """Return a dependency that charges requests to `quota`; without one, the rules of an enforcer decide."""
         own = {**self._options, **options}
         return LimitDependency(cast("GateOptions", own if quota is None else {**own, "quota": quota}))
 
     def on(
         self, quota: QuotaLike | None = None, /, **options: Unpack[GateOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator that charges each request to a handler, to stand below the decorator of its route."""
+        """Return a decorator that charges requests to a handler. It stands below the decorator of the route."""
         return self(quota, **options).decorate
 
 
 class LimitDependency:
-    """A dependency of FastAPI: charges a request, and raises if it may not pass. It gives the verdict."""
+    """A dependency of FastAPI: charges a request, raises if it may not pass, and returns the verdict."""
 
     def __init__(self, options: GateOptions) -> None:
         self._gate = AsyncGate(options)
         self._unnamed = "name" not in options and "enforcer" not in options
-        self._names: dict[Any, str] = {}  # of the handlers that it has seen
+        self._names: dict[Any, str] = {}  # by handler
 
     async def __call__(self, connection: HTTPConnection) -> Verdict | None:
         scope = connection.scope
@@ -112,7 +112,7 @@ class LimitDependency:
         return passage.verdict
 
     def _name(self, scope: Scope, visit: AsgiVisit) -> str:
-        """What is counted: the handler; where it has several limits without a name, they are numbered."""
+        """Return the name of the handler. Several limits of one handler without a name are numbered."""
         handler = scope.get("endpoint")
         name = self._names.get(handler)
         if name is None:
@@ -121,7 +121,7 @@ class LimitDependency:
         return name if visit.unnamed == 1 else f"{name} {visit.unnamed}"
 
     def decorate(self, handler: Callable[P, R]) -> Callable[P, R]:
-        """The handler with one dependency more, which it does not see."""
+        """Return the handler with this dependency, which is not passed on to it."""
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
             raise InvalidOption(f"{name_of(handler)}: a generator (expected the limit as a dependency of its route)")
         signature = inspect.signature(handler)
@@ -144,7 +144,7 @@ class LimitDependency:
 
 
 def _with(signature: inspect.Signature, parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """The parameters of a signature and one more, before `**kwargs` if there are such."""
+    """Return the parameters of a signature and one more, before `**kwargs` if there are such."""
     parameters = list(signature.parameters.values())
     at = len(parameters)
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
@@ -153,8 +153,8 @@ def _with(signature: inspect.Signature, parameter: inspect.Parameter) -> list[in
 
 
 def _called(handler: Any, scope: Scope) -> str:
-    """What tells a handler apart, in every process alike: its module and name; where it shares them with another, as
-    those that a factory makes, also the first route that leads to it.
+    """Return the module and name of a handler, alike in every process. Handlers that share them, as those of a factory
+    do, are told apart by the first route that leads to each.
     """
     name = name_of(handler)
     twins = [
@@ -168,7 +168,7 @@ def _called(handler: Any, scope: Scope) -> str:
 
 
 def _handlers(routes: Iterable[Any], before: str = "") -> Iterator[tuple[Any, str]]:
-    """The handlers of all routes, with the template and the methods that lead to each."""
+    """Yield the handlers of all routes, with the template and the methods that lead to each."""
     for route in _spread(routes):
         path = before + (getattr(route, "path", None) or "")
         endpoint = getattr(route, "endpoint", None)

@@ -11,8 +11,8 @@
     def health(): ...
 
 The route is the rule that Flask matched, `/users/<int:id>`. Requests are charged before the view runs, in the order in
-which functions were registered with `before_request`; what is held is held until the response is closed. A view that
-raises `RateLimited` is answered with the refusal.
+which functions were registered with `before_request`; places are held until the response is closed. If a view raises
+`RateLimited`, the response is the refusal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FOR_ALL_VIEWS = ("quota", "enforcer", "key", "name", "cost", "charge", "settle"
 
 
 class FlaskRequest(WSGIRequest):
-    """What Flask tells of a request."""
+    """A request of Flask."""
 
     __slots__ = ()
 
@@ -75,15 +75,15 @@ class RateLimit:
         app.wsgi_app = partial(guarded, app.wsgi_app)  # type: ignore[method-assign]
 
     def exempt(self, view: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a view that the limit for all views does not apply to."""
+        """Decorate a view so that the limit for all views does not apply to it."""
         setattr(view, _EXEMPT, True)
         return view
 
     def on(self, quota: QuotaLike, /, **options: Unpack[GateOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a view with a limit of its own, beside the one for all views.
 
-        It is counted apart from others, by the function's name unless `name` says otherwise; functions of the same name
-        are told apart by their endpoints. How clients are known and what they are told is as for all views.
+        It is counted apart, by the function's name unless `name` is given; functions of the same name are told apart by
+        their endpoints. Entries, proxies and headers are as for all views.
         """
         gate = BlockingGate(self._for_view(quota, options))
 
@@ -116,10 +116,12 @@ class RateLimit:
 
 
 def visit() -> Visit[Passage]:
-    """What was granted to the current request; `visit().cost = 1432` settles."""
+    """Return the visit of the current request; `visit().cost = 1432` settles."""
     known: Visit[Passage] | None = flask.request.environ.get(VISIT)
     if known is None:
-        raise InvalidOption("visit: nobody would give back what it holds (expected init_app of this application)")
+        raise InvalidOption(
+            "visit: a request that did not come through its application (expected init_app of this application)"
+        )
     return known
 
 
@@ -132,13 +134,13 @@ def _view() -> Any:
 
 
 def _answered(raised: RateLimited) -> flask.Response:
-    """What a view raises that calls a limited function, or asks a limiter that raises."""
+    """Return the response to a refusal that a view raised."""
     status, headers, body = raised_refusal(raised, visit().passages)
     return flask.Response(body, status, headers)
 
 
 def _enter(gate: BlockingGate, name: str | None = None) -> flask.Response | None:
-    """Charge the current request; the response if it is refused."""
+    """Charge the current request. Return the response if it is refused."""
     native = flask.request._get_current_object()  # type: ignore[attr-defined]
     passages = visit().passages
     entered = gate.enter(FlaskRequest(native, gate.entries), name=name)

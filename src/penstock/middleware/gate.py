@@ -1,10 +1,10 @@
-"""Guarding one request: whom it is charged to and what, what a refused client is told, what is amended afterwards.
+"""The decisions about one request: its key and cost, the headers and the refusal, the amendments afterwards.
 
-A gate neither waits nor knows a framework. The two kinds that do the asking are in `penstock.middleware.passage`; how a
-request is read is each framework's own (`penstock.middleware.request`).
+A gate neither waits nor knows a framework. `penstock.middleware.passage` has the two kinds that ask limiters; adapters
+read requests (`penstock.middleware.request`).
 
     request ─▶ Gate ─▶ key, quota, cost ─▶ limiter ─▶ Verdict ─▶ headers, or a response
-                       descriptor, cost ─▶ enforcer ─▶ Ruling      what to refund, settle, release when it is over
+                       descriptor, cost ─▶ enforcer ─▶ Ruling      refund, settle, release when it is over
 
 The response to a refused request is that of `penstock.rules.refusal`.
 """
@@ -20,11 +20,12 @@ from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.engine.operations import QuotaLike, is_coroutine_function
 from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
 from penstock.headers import Header, HeaderWriter
+from penstock.holds import holds_place
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.request import Entry, Request
 from penstock.middleware.worker_count import warn_if_several
 from penstock.model import Key, Verdict, check_fits
-from penstock.quota import CONCURRENCY, MAX_LIMIT
+from penstock.quota import MAX_LIMIT
 from penstock.rules.api_keys import API_KEY_HEADER
 from penstock.rules.client_ip import TrustedProxies
 from penstock.rules.entries import MAX_ADDRESS, key_part
@@ -37,31 +38,31 @@ CLIENT_CLOSED = 499
 """The status of a request whose client left before there was a response."""
 
 IPV6_PREFIX = 64
-"""Bits of an IPv6 address that tell clients apart: whoever has one address has the network around it."""
+"""Bits of an IPv6 address that tell clients apart: a client with one address has the network around it."""
 
 MAX_REMEMBERED = 4_096
 
 AmendStep: TypeAlias = tuple[Literal["refund", "settle", "release"], int | None]
-"""What to do about a charge, and with how many units."""
+"""An amendment of a charge, and its units."""
 
 
 class GateOptions(TypedDict, total=False):
-    """What every middleware takes, whatever the framework. Functions are handed a `Request`.
+    """The options of every middleware. Functions receive a `Request`.
 
-    - `limiter` and `quota`, or `enforcer`: who decides.
-    - `key`, with a limiter: whose counter it is. Entries of the request, such as `"user | ip"` (the first that is
-      present), a list of such, or a function. By default the client's address.
+    - `limiter` and `quota`, or `enforcer`: what decides.
+    - `key`, with a limiter: entries of the request, such as `"user | ip"` (the first that is present), a list of such,
+      or a function. By default the client's address.
     - `name`, with a limiter: what is counted, if several middlewares count apart with equal quotas.
-    - `cost`: what a request costs, or a function. What it says is charged as far as a quota could ever admit it, and
-      at least 1; if it raises, or says no whole number, that is logged and the request costs all there could be.
+    - `cost`: the cost of a request, or a function. It is charged as far as a quota could ever admit it, and at least 1.
+      If the function raises, or returns no whole number, that is logged and the request costs the most it could.
     - `charge`: which outcomes stay charged, a function of the response's status; the others are refunded.
-    - `settle`: whether handlers say the true cost afterwards (`passage.cost = 1432`).
-    - `exempt`: which requests pass without being asked, a function.
-    - `entries`: more entries of the descriptor, or other ways to find those there are: names and functions.
-    - `api_key_header`: where clients send their key. By default `X-API-Key`.
+    - `settle`: whether handlers set the true cost afterwards (`passage.cost = 1432`).
+    - `exempt`: which requests pass without a decision, a function.
+    - `entries`: more entries of the descriptor, or other functions for the known ones, by name.
+    - `api_key_header`: the header with the client's API key. By default `X-API-Key`.
     - `trusted_proxies`, `forwarded_header`: see `penstock.rules.client_ip`.
-    - `renew`: whether places are held on to beyond their ttl while a request takes longer.
-    - `dialect`, `hidden`: what clients are told, see `penstock.headers.HeaderWriter`.
+    - `renew`: whether places are renewed while a request takes longer than their ttl.
+    - `dialect`, `hidden`: which headers clients get, see `penstock.headers.HeaderWriter`.
     - `messages`, in ASGI middlewares: the quota for messages of a WebSocket; with an enforcer `True`.
     """
 
@@ -85,23 +86,20 @@ class GateOptions(TypedDict, total=False):
 
 
 def unless_server_error(status: int) -> bool:
-    """For `charge`: what failed on our side is not charged."""
+    """For `charge`: refund requests that fail on the server's side."""
     return status < 500
 
 
 def failed_logins(status: int) -> bool:
-    """For `charge`: only attempts that were turned down are charged, so guessing is limited and logging in is not.
-
-    Who leaves before the answer has not logged in.
-    """
+    """For `charge`: charge failed logins only. A client that leaves before the response has not logged in."""
     return status in (401, 403, CLIENT_CLOSED)
 
 
 class Gate:
-    """Everything about guarding a request that neither waits nor knows a framework."""
+    """The part of a middleware that neither waits nor knows a framework."""
 
     kinds: ClassVar[tuple[type, type]]
-    """The limiter and the enforcer that this kind of gate can ask."""
+    """The limiter and the enforcer that this kind of gate takes."""
 
     def __init__(self, options: GateOptions) -> None:
         unknown = options.keys() - GateOptions.__annotations__.keys()
@@ -109,7 +107,7 @@ class Gate:
             known = ", ".join(GateOptions.__annotations__)
             raise InvalidOption(f"{', '.join(sorted(unknown))}: unknown option (expected {known})")
         if options.get("messages", False) is not False:
-            raise InvalidOption("messages: not seen here (expected it with an ASGI middleware)")
+            raise InvalidOption("messages: not supported here (expected it with an ASGI middleware)")
         self._check_who_decides(options)
         self.enforcer: Any = options.get("enforcer")
         self.limiter: Any = options["limiter"] if self.enforcer is None else self.enforcer.limiter
@@ -123,7 +121,7 @@ class Gate:
         self._charge = options.get("charge")
         self.exempt = options.get("exempt")
         self._writer = HeaderWriter(options.get("dialect", "ietf"), hidden=options.get("hidden", ()))
-        self.tells_lists = options.get("dialect", "ietf") in ("ietf", "none")  # to which others may add theirs
+        self.sends_lists = options.get("dialect", "ietf") in ("ietf", "none")  # to which an application may add its own
         self._proxies = TrustedProxies(
             options.get("trusted_proxies", 0), header=options.get("forwarded_header", "x-forwarded-for")
         )
@@ -142,14 +140,12 @@ class Gate:
         if enforcer is not None and not isinstance(enforcer, enforcer_kind):
             raise InvalidOption(f"enforcer: expected {enforcer_kind.__name__}, not {type(enforcer).__name__}")
         if limiter is not None:
-            limiter.operations.quotas(
-                options["quota"]
-            )  # a quota that cannot be read is said now, not at the first request
+            limiter.operations.quotas(options["quota"])  # an invalid quota is an error now, not at the first request
         elif named := {"key", "name"} & options.keys():
-            raise InvalidOption(f"{named.pop()}: an enforcer's rules say that (expected it with a limiter alone)")
+            raise InvalidOption(f"{named.pop()}: the rules of an enforcer say that (expected it with a limiter alone)")
 
     def _follows_up(self) -> bool:
-        """Whether there may be something to amend when a request is over."""
+        """Return whether there may be something to amend when a request is over."""
         if self._charge is not None or self.settles or self.enforcer is not None:
             return True
         return self.limiter.operations.has_places(self.quota)  # type: ignore[no-any-return]
@@ -184,30 +180,30 @@ class Gate:
         return by_entries
 
     def named_key(self, request: Request, name: str) -> Key:
-        """The key, where what is counted is known only now."""
+        """Return the key, where what is counted is known only now."""
         key = self.key(request)
         return (name, *key) if key.__class__ is tuple else (name, key)  # type: ignore[return-value]
 
     def cost(self, request: Request) -> int:
-        """What a request is charged: never nothing, and never an error, because clients may have a say in it."""
+        """Return the cost of a request: at least 1 and never an error, because clients may influence it."""
         cost = self._cost
-        return cost if cost.__class__ is int else self._asked_cost(request)
+        return cost if cost.__class__ is int else self._computed_cost(request)
 
-    def _asked_cost(self, request: Request) -> int:
+    def _computed_cost(self, request: Request) -> int:
         try:
             cost = self._cost(request)  # type: ignore[operator]
         except request.not_yet:
             raise
         except Exception as error:
-            _fault("cost", error, "the request costs all there could be")
+            _fault("cost", error, "the request costs the most it could")
             return self._most
         if isinstance(cost, bool) or not isinstance(cost, int):
-            _log.error("cost: no whole number but %s, so the request costs all there could be", type(cost).__name__)
+            _log.error("cost: no whole number but %s, so the request costs the most it could", type(cost).__name__)
             return self._most
         return min(max(cost, 1), self._most)
 
     def _most_at_once(self) -> int:
-        """What a request can cost at most; with an enforcer the rules that match will tell."""
+        """Return the most that a request can cost; with an enforcer it depends on the rules that match."""
         if self.enforcer is not None:
             return MAX_LIMIT
         rates = [part for part in self.limiter.operations.quotas(self.quota) if not part.flat]
@@ -217,7 +213,7 @@ class Gate:
         return min([part.capacity for part in rates], default=MAX_LIMIT)
 
     def fitting(self, cost: int, error: CostExceedsLimit) -> int:
-        """What to charge in place of a cost that is more than a rule could ever admit: all that it could."""
+        """Return the most that the rules could ever admit, in place of a cost above it."""
         smaller = cost * error.most // error.cost
         if not 1 <= smaller < cost:
             raise error
@@ -226,21 +222,19 @@ class Gate:
     # ------------------------------------------------------------ the answer
 
     def headers(self, verdict: Verdict) -> list[Header]:
-        """What clients are told with any response."""
+        """Return the headers that any response gets."""
         return self._writer.headers(verdict if verdict.__class__ is Verdict else shown_to_clients(verdict))
 
     def refusal(self, verdict: Verdict) -> RefusalResponse:
-        """The response to a request that was refused."""
+        """Return the response to a request that was refused."""
         return refusal_of(verdict, self._writer)
 
     # ------------------------------------------------------------ afterwards
 
     def amends(self, verdict: Verdict, status: int, cost: int | None) -> Sequence[AmendStep]:
-        """What to do about the charge of an admitted request that has ended with `status` and turned out to cost
-        `cost` (None: what was charged).
-        """
+        """Return the amendments for an admitted request that ended with `status`; `cost` is its true cost, if set."""
         if not self._stays_charged(status):
-            return (("refund", None),)  # places, too
+            return (("refund", None),)  # of places, too
         steps: list[AmendStep] = [] if cost is None else [("settle", cost)]
         if holds_place(verdict):
             steps.append(("release", None))
@@ -249,17 +243,9 @@ class Gate:
     def _stays_charged(self, status: int) -> bool:
         try:
             return self._charge is None or bool(self._charge(status))
-        except Exception as error:  # the response is made, and places must come back all the same
+        except Exception as error:  # the response exists, and places have to come back all the same
             _fault("charge", error, "the request stays charged")
             return True
-
-
-def holds_place(verdict: Verdict) -> bool:
-    """Whether a place came with it; by position, because every request is asked for."""
-    several = verdict[5]
-    if not several:
-        return verdict[3].algorithm == CONCURRENCY  # type: ignore[no-any-return]
-    return any([decision[3].algorithm == CONCURRENCY for decision in several])  # noqa: C419
 
 
 def _key_of_entries(parts: tuple[tuple[str, ...], ...], before: tuple[str, ...]) -> Callable[[Request], Key]:
@@ -271,7 +257,7 @@ def _key_of_entries(parts: tuple[tuple[str, ...], ...], before: tuple[str, ...])
             value = request.get(entry)
             if value:
                 return key_part(mark, _text(value), IPV6_PREFIX if entry == "ip" else None)
-        return "|".join([entry for entry, _ in entries])  # one counter for all who have none of them
+        return "|".join([entry for entry, _ in entries])  # requests without any of them share one counter
 
     def key(request: Request) -> Key:
         if lone is not None:
@@ -282,7 +268,7 @@ def _key_of_entries(parts: tuple[tuple[str, ...], ...], before: tuple[str, ...])
 
 
 def _remembered_by_peer(key_of: Callable[[Request], Key]) -> Callable[[Request], Key]:
-    """The same, where nothing but the other end of the socket matters."""
+    """Return the same function with a memory, where a key depends on the peer of the socket alone."""
     known: dict[str | None, Key] = {}
 
     def key(request: Request) -> Key:
@@ -311,30 +297,28 @@ def _own_key(function: Callable[[Request], Key | None], before: tuple[str, ...])
 
 
 def _text(value: object) -> str:
-    """What an entry is in a key: text that UTF-8 can carry, whatever a client sent."""
+    """Return an entry as text that UTF-8 can carry, whatever a client sent."""
     text = value if isinstance(value, str) else str(value)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _method(request: Request) -> str | None:
-    """A request for the headers alone is one for the resource to every framework; so it is to rules, or it would slip
-    past them.
-    """
+    """Return the method; HEAD counts as GET, as in every framework, or it would slip past rules for GET."""
     method = request.method()
     return "GET" if method == "HEAD" else method
 
 
 def _fault(option: str, error: Exception, then: str) -> None:
-    """Log what a function among the options raised."""
+    """Log an exception that a function among the options raised."""
     _log.error("%s: raised, so %s: %s", option, then, fault(error))
 
 
 def _check_functions(options: GateOptions) -> None:
-    """Whatever is to be awaited would count as true, or as no number."""
+    """Refuse coroutine functions: their results would count as true, or as no number."""
     for name in ("key", "cost", "charge", "exempt"):
         function = options.get(name)
         if callable(function) and is_coroutine_function(function):
-            raise InvalidOption(f"{name}: a coroutine function, which nobody awaits (expected a plain function)")
+            raise InvalidOption(f"{name}: a coroutine function (expected a plain function)")
 
 
 def _checked_cost(cost: int | Callable[[Request], int]) -> int | Callable[[Request], int]:

@@ -2,8 +2,8 @@
 
     app = Litestar([...], plugins=[RateLimit(limiter=AsyncLimiter(), quota="100/minute")])
 
-Litestar finds the route before any middleware runs, so its template costs nothing. Of whatever a handler raises it
-makes a response by itself, so that `RateLimited` would be an error of the server: the plugin says what to make of it.
+Litestar finds the route before any middleware runs, so its template costs nothing. It turns every exception of a
+handler into a response; the plugin has it answer `RateLimited` with the refusal rather than with an error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RateLimit(InitPlugin):
 
 
 def answered(request: Request[Any, Any, Any], raised: RateLimited) -> Response[bytes]:
-    """An exception handler: the refusal that a handler raised, as a response."""
+    """Return the response to a refusal that a handler raised; an exception handler of Litestar."""
     visit: AsgiVisit | None = cast("Any", request.scope).get(VISIT)
     status, headers, body = raised_refusal(raised, visit.passages if visit else ())
-    told = {name: value for name, value in headers if name not in _ABOUT_THE_BODY}
-    return Response(body, status_code=status, headers=told, media_type=PROBLEM_JSON)
+    own = {name: value for name, value in headers if name not in _ABOUT_THE_BODY}
+    return Response(body, status_code=status, headers=own, media_type=PROBLEM_JSON)

@@ -25,9 +25,9 @@ from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreError
 from penstock.headers import Header
-from penstock.holds import AsyncHold, Hold
+from penstock.holds import AsyncHold, Hold, holds_place
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, GateOptions, holds_place
+from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, GateOptions
 from penstock.middleware.request import Request
 from penstock.model import Verdict, check_units
 from penstock.rules.refusal import RefusalResponse, refusal_of
@@ -255,17 +255,17 @@ class AsyncGate(_WaitingGate):
             return None
         verdict = self.decided_at_once(request, name)
         if verdict is None:
-            asked = drive_async(self.asking(request, name))
-            verdict = await (self._shielded(asked) if self._shields else asked)
+            asking = drive_async(self.asking(request, name))
+            verdict = await (self._shielded(asking) if self._shields else asking)
         passage = AsyncPassage(self, verdict)
         renews = keep and (lasting or self.renews)
         if verdict[0][0] and (verdict[0][5] or renews):
             await drive_async(self.going_ahead(passage, AsyncHold if renews else None))
         return passage
 
-    async def _shielded(self, asked: Coroutine[Any, Any, Verdict]) -> Verdict:
+    async def _shielded(self, asking: Coroutine[Any, Any, Verdict]) -> Verdict:
         """Return the verdict. If the caller is cancelled before it comes, the request leaves when it comes."""
-        task = self.start(asked)
+        task = self.start(asking)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -323,14 +323,14 @@ class Visit(Generic[P]):
             passage.cost = units
 
 
-def told(passages: Sequence[Passage | AsyncPassage]) -> list[Header]:
+def headers_of(passages: Sequence[Passage | AsyncPassage]) -> list[Header]:
     """Return the headers of all limits that a request passed; where a header has room for one, of the innermost."""
     if len(passages) == 1:
         return passages[0].headers()
     headers: list[Header] = []
     for passage in reversed(passages):
-        said = {name for name, _ in headers} - LISTS
-        headers = [header for header in passage.headers() if header[0] not in said] + headers
+        others = {name for name, _ in headers} - LISTS
+        headers = [header for header in passage.headers() if header[0] not in others] + headers
     return headers
 
 

@@ -3,7 +3,7 @@
     RateLimit(app, limiter=AsyncLimiter(), quota="100/minute")
 
 It runs before Quart has found the route, so that is looked up in the application's map of URLs, and only if a key or a
-rule asks for it.
+rule needs it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RateLimit:
 
 
 def _answered(raised: RateLimited) -> Response:
-    """What a handler raises that calls a limited function; of whatever else it raises, Quart makes a response, too."""
+    """Return the response to a refusal that a handler raised."""
     scope: Scope = cast("Scope", request.scope if has_request_context() else websocket.scope)
     visit: AsgiVisit = scope[VISIT]
     status, headers, body = raised_refusal(raised, visit.passages)
@@ -48,7 +48,7 @@ def _answered(raised: RateLimited) -> Response:
 
 
 def _route_of(app: Quart, scope: Scope) -> str | None:
-    """The template of the route that a scope leads to; None if it leads nowhere."""
+    """Return the template of the route that a scope leads to, or None."""
     is_websocket = scope["type"] == "websocket"
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root) if root else scope["path"]
@@ -56,6 +56,6 @@ def _route_of(app: Quart, scope: Scope) -> str | None:
     adapter = app.url_map.bind(app.config["SERVER_NAME"] or host, url_scheme=scope.get("scheme", "http"))
     try:
         rule, _ = adapter.match(path, scope.get("method", "GET"), return_rule=True, websocket=is_websocket)
-    except (HTTPException, RequestRedirect, ValueError):  # no such route; a host that is none
+    except (HTTPException, RequestRedirect, ValueError):  # no such route, or an invalid host
         return None
     return str(rule.rule)

@@ -1,15 +1,15 @@
-"""What is known of one request: the descriptor that rules match and keys are made of, looked up only when asked for.
+"""Requests as gates see them: the descriptor that rules match and keys are made of. Entries are read when needed.
 
-| entry | what it is |
+| entry | value |
 |---|---|
-| `method` | `GET`, `POST`, ...; `WEBSOCKET` when one connects, `MESSAGE` for what comes through it |
-| `path` | the path as it was asked for |
+| `method` | `GET`, `POST`, ...; `WEBSOCKET` for a connection, `MESSAGE` for each message that comes in |
+| `path` | the path of the request |
 | `route` | the template that the framework matched, `/users/{id}`; absent where nothing matched |
-| `api_key` | what the client sent as such; nobody has checked it, so it makes a key only with a key directory |
-| `user` | whom the framework knows as logged in |
+| `api_key` | the API key as it was sent; it is not checked, so it makes a key only with a key directory |
+| `user` | the user who is logged in, as the framework knows it |
 | `ip` | the client's address; absent behind a Unix socket |
 
-A framework's adapter is a subclass that knows where these stand. What is not there is None: an entry that is absent.
+The adapter of a framework is a subclass that reads them. An entry that is absent is None.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 Entry: TypeAlias = "Callable[[Request], Any]"
-"""How an entry is looked up."""
+"""A function that reads an entry."""
 
 Entries: TypeAlias = Mapping[str, Entry]
 
 
 class Request(Mapping[str, Any]):
-    """What is known of one request.
+    """A request: its descriptor, read when needed.
 
-    - `native`: the request as the framework hands it out: an ASGI scope, a WSGI environ, a Django or aiohttp request.
+    - `native`: the request of the framework: an ASGI scope, a WSGI environ, a Django or aiohttp request.
     - `header(name)`: a header of the request, its name in lower case.
     """
 
     __slots__ = ("_entries", "native")
 
     not_yet: ClassVar[tuple[type[Exception], ...]] = ()
-    """What reading an entry may raise that means: ask again in a moment."""
+    """Exceptions by which reading an entry asks for another attempt in a moment."""
 
     def __init__(self, native: Any, entries: Entries) -> None:
         self.native = native
@@ -58,10 +58,10 @@ class Request(Mapping[str, Any]):
 
     @abstractmethod
     def lines(self, name: str) -> Sequence[str]:
-        """All lines of a header, its name in lower case, in the order they came."""
+        """Return all lines of a header, its name in lower case, in their order."""
 
     def header(self, name: str) -> str | None:
-        """A header, its name in lower case; None if it is missing. Of several lines the first."""
+        """Return a header, its name in lower case: the first line of several, None if it is missing."""
         lines = self.lines(name)
         return lines[0] if lines else None
 
@@ -79,5 +79,5 @@ class Request(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __repr__(self) -> str:  # a mapping's own would show who asks
+    def __repr__(self) -> str:  # that of a mapping would show values
         return f"<{type(self).__name__} of {', '.join(self._entries)}>"

@@ -3,8 +3,8 @@
     app.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="100/minute")
 
 A middleware runs before Starlette has found the route, so it is looked up among the application's routes, and only if a
-key or a rule asks for it. What a `Mount` holds is found when it has routes of its own; of another application behind a
-`Mount` the path of the mount is known.
+key or a rule needs it. Behind a `Mount`, routes are found if it has any; of another application the path of the mount
+is known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.middleware.asgi import App, AsgiVisit, Scope
 from penstock.middleware.gate import GateOptions
 
 Spread: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
-"""What makes of the routes of an application those that can be matched one by one."""
+"""A function that turns the routes of an application into those that can be matched one by one."""
 
 
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
@@ -30,18 +30,18 @@ class RateLimitMiddleware(asgi.RateLimitMiddleware):
 
 
 def route_of(scope: Scope) -> str | None:
-    """The template of the route that a scope leads to; None if it leads nowhere."""
+    """Return the template of the route that a scope leads to, or None."""
     return asgi.route_of(scope) or found(getattr(scope.get("app"), "routes", ()), scope)
 
 
 def visit_of(connection: Any) -> AsgiVisit:
-    """The visit of a Starlette or FastAPI request, to settle its cost or see its verdict."""
+    """Return the visit of a Starlette or FastAPI request, to settle its cost or read its verdict."""
     visit: AsgiVisit = connection.scope[asgi.VISIT]
     return visit
 
 
 def found(routes: Iterable[Any], scope: Scope, before: str = "", spread: Spread = iter) -> str | None:
-    """The template of the first among `routes` that a scope leads to."""
+    """Return the template of the first among `routes` that a scope leads to."""
     partial: str | None = None
     for route in spread(routes):
         match, child = route.matches(scope)
@@ -53,5 +53,5 @@ def found(routes: Iterable[Any], scope: Scope, before: str = "", spread: Spread 
             template = found(inner, {**scope, **child}, template, spread) or template
         if match is Match.FULL:
             return template or None
-        partial = partial or template  # the path is known, the method is not: it will be answered with 405
+        partial = partial or template  # the path matches, the method does not: the response will be 405
     return partial

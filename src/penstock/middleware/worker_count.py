@@ -1,8 +1,7 @@
-"""Counting in memory under several workers: each would grant the full limit, and nobody would notice. So it is said.
+"""Warn if several workers count in memory: each would grant the full limit, without any sign of it.
 
-A worker is not told how many there are. What can be known: the variables and command lines that servers take the
-number from, and what uWSGI tells its applications. Not seen: a number in a configuration file or in a program's own
-call, and copies on several machines.
+A worker does not know how many there are. It sees the variables and command lines from which servers take the number,
+and what uWSGI tells its applications. It does not see configuration files, calls in programs, or other machines.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ def warn_if_several(store: object) -> None:
 
 
 def workers(environ: Mapping[str, str], argv: Sequence[str]) -> int:
-    """How many processes serve the application, as far as can be seen; 1 if nothing says more."""
+    """Return how many processes serve the application, as far as can be seen; at least 1."""
     numbers = [environ.get(name, "") for name in VARIABLES]
     if argv and _is_server(argv[0]):
         numbers += _after_flags(argv[1:])
     try:
         numbers += _after_flags(shlex.split(environ.get("GUNICORN_CMD_ARGS", "")))
-    except ValueError:  # a quote that is never closed
+    except ValueError:  # an unclosed quote
         pass
     numbers.append(str(getattr(sys.modules.get("uwsgi"), "numproc", "")))
     return max([int(number) for number in numbers if number.isascii() and number.isdigit()], default=1)
@@ -53,7 +52,7 @@ def _is_server(program: str) -> bool:
 
 
 def _after_flags(arguments: Iterable[str]) -> Iterator[str]:
-    """What is said to be the number of workers: `-w 4`, `-w4`, `--workers 4`, `--workers=4`."""
+    """Yield the numbers of workers in arguments: `-w 4`, `-w4`, `--workers 4`, `--workers=4`."""
     expected = False
     for argument in arguments:
         if expected:

@@ -1,13 +1,13 @@
-"""WSGI: a middleware around any application, and what adapters for frameworks on WSGI are made of.
+"""WSGI: a middleware around any application, and the base of the adapters for frameworks on WSGI.
 
     application = RateLimitMiddleware(application, limiter=Limiter(), quota="100/minute")
 
-A request is charged before the application is called. What it holds is held until the server closes the response, which
-it does whether the response was sent, failed half way, or nobody was there to take it. Plain WSGI knows no routes, so
-the entry `route` is absent; the adapter of a framework knows better.
+A request is charged before the application is called. Its places are held until the server closes the response, which
+it does whether the response was sent, failed half way, or the client was gone. Plain WSGI knows no routes, so the entry
+`route` is absent; adapters of frameworks have it.
 
-A server must not pass on headers whose names hold an underscore, because WSGI cannot tell `X_Forwarded_For` from
-`X-Forwarded-For`. Those in use drop them.
+A server must not pass on headers whose names contain an underscore, because WSGI cannot tell `X_Forwarded_For` from
+`X-Forwarded-For`. The common servers drop them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from penstock.errors import RateLimited
 from penstock.headers import Header
 from penstock.middleware.gate import CLIENT_CLOSED, GateOptions
-from penstock.middleware.passage import LISTS, BlockingGate, Passage, Visit, raised_refusal, told
+from penstock.middleware.passage import LISTS, BlockingGate, Passage, Visit, headers_of, raised_refusal
 from penstock.middleware.request import Request
 from penstock.rules.refusal import RefusalResponse
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 VISIT = "penstock"
-"""Where in an environ the visit is, for frameworks to add passages to it."""
+"""The key of the visit in an environ; frameworks add passages to it."""
 
 
 class WSGIRequest(Request):
-    """What a WSGI environ tells of a request. A framework's own request has such an environ, too."""
+    """A request as its WSGI environ, which requests of frameworks on WSGI have too."""
 
     __slots__ = ()
 
@@ -56,13 +56,13 @@ class WSGIRequest(Request):
         return self.environ.get("REMOTE_ADDR")
 
     def lines(self, name: str) -> Sequence[str]:
-        """What the server made of them: one line, joined by commas."""
+        """Return one line: servers join several by commas."""
         value = self.environ.get("HTTP_" + name.upper().replace("-", "_"))
         return () if value is None else (value,)
 
 
 class RateLimitMiddleware:
-    """Guards every request to an application. The options are those of `penstock.middleware.gate.GateOptions`.
+    """Limits every request to an application. The options are those of `penstock.middleware.gate.GateOptions`.
 
     Inside the application, `environ["penstock"]` is the `Visit`.
     """
@@ -79,7 +79,7 @@ class RateLimitMiddleware:
 
 
 def refused(refusal: RefusalResponse, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer a request that may not pass."""
+    """Send the refusal of a request."""
     start_response(f"{refusal.status} {HTTPStatus(refusal.status).phrase}", refusal.headers)
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [refusal.body]
 
@@ -87,10 +87,10 @@ def refused(refusal: RefusalResponse, environ: WSGIEnvironment, start_response: 
 def guarded(
     app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse, passage: Passage | None = None
 ) -> Iterable[bytes]:
-    """The response of `app`, with the headers of a visit's passages, which are left when it is closed.
+    """Return the response of `app` with the headers of the visit's passages, which end when it is closed.
 
-    Passages may be added while it runs, as routes become known. Within another middleware of this kind there is only
-    one more passage to add. Raises `app` `RateLimited` before it responds, the response is the refusal.
+    Passages may be added while `app` runs, as routes become known. Within another middleware of this kind this adds a
+    passage only. If `app` raises `RateLimited` before it responds, the response is the refusal.
     """
     known: Visit[Passage] | None = environ.get(VISIT)
     visit = environ[VISIT] = Visit() if known is None else known
@@ -106,7 +106,7 @@ def guarded(
     except BaseException:
         outcome.fail()
         raise
-    # Servers do more for a response that they know: tell its length, send it as a file. Others may not have begun yet.
+    # Servers treat lists and files specially (length, sendfile). Any other body may not have started yet.
     is_known = body.__class__ in (list, tuple, environ.get("wsgi.file_wrapper"))
     if is_known and not any([passage.gate.follows_up for passage in visit.passages]):  # noqa: C419
         return body
@@ -114,7 +114,7 @@ def guarded(
 
 
 class _Outcome:
-    """How a request goes. It knows nothing of the body, so that a response that is dropped is freed at once."""
+    """The state of a request. It has no reference to the body, so that a dropped response is freed at once."""
 
     __slots__ = ("_environ", "_passages", "_start_response", "_started", "status")
 
@@ -129,20 +129,20 @@ class _Outcome:
         self._started = True
         self.status = int(status[:3]) if status[:3].isdecimal() else 500
         own = {name.lower() for name, _ in headers}
-        ours = [header for header in told(self._passages) if header[0] in LISTS or header[0].lower() not in own]
+        ours = [header for header in headers_of(self._passages) if header[0] in LISTS or header[0].lower() not in own]
         if exc_info is None:
             return self._start_response(status, headers + ours)
         return self._start_response(status, headers + ours, exc_info)
 
     def refused(self, raised: RateLimited) -> Iterable[bytes]:
-        """The refusal that the application raised, if it has not responded yet."""
+        """Return the refusal that the application raised; raise it again if a response has begun."""
         if self._started:
             self.fail()
             raise raised
         return refused(raised_refusal(raised, self._passages), self._environ, self.start)
 
     def fail(self) -> None:
-        """The application raised something, though a response may have begun."""
+        """End the request because the application raised, though a response may have begun."""
         self.status = 500
         self.leave()
 
@@ -152,7 +152,7 @@ class _Outcome:
 
 
 class _Response:
-    """A response on its way; what its passages hold is given back when it is closed."""
+    """The body of a response; the passages end when it is closed."""
 
     def __init__(self, outcome: _Outcome, body: Iterable[bytes]) -> None:
         self._outcome = outcome
@@ -177,7 +177,7 @@ class _Response:
             raise
 
     def close(self) -> None:
-        """The server is done with it, or never began."""
+        """End the request: the server is done with the response, or never began to send it."""
         try:
             if close := getattr(self._body, "close", None):
                 close()
@@ -185,5 +185,5 @@ class _Response:
             self._outcome.leave()
 
     def __del__(self) -> None:
-        """For a server that forgets to close; twice changes nothing."""
+        """End the request for a server that does not close; twice changes nothing."""
         self._outcome.leave()

@@ -122,7 +122,8 @@ def test_a_limit_without_init_app_is_an_error(app: flask.Flask) -> None:
 
     app.testing = True
     with pytest.raises(
-        InvalidOption, match=r"nobody would give back what it holds \(expected init_app of this application\)$"
+        InvalidOption,
+        match=r"a request that did not come through its application \(expected init_app of this application\)$",
     ):
         app.test_client().get("/search")
 

@@ -86,7 +86,7 @@ def problem_of(refusal: RefusalResponse) -> dict[str, Any]:
         ({"limiter": AsyncLimiter(), "quota": "1/minute"}, "limiter: expected Limiter, not AsyncLimiter"),
         (
             {"enforcer": Enforcer(RULES, Limiter()), "key": "ip"},
-            "key: an enforcer's rules say that (expected it with a limiter alone)",
+            "key: the rules of an enforcer say that (expected it with a limiter alone)",
         ),
         (
             {"limiter": Limiter(), "quota": "1/minute", "key": "api_key | tenant"},
@@ -98,7 +98,7 @@ def problem_of(refusal: RefusalResponse) -> dict[str, Any]:
         ),
         (
             {"limiter": Limiter(), "quota": "1/minute", "exempt": _never},
-            "exempt: a coroutine function, which nobody awaits (expected a plain function)",
+            "exempt: a coroutine function (expected a plain function)",
         ),
     ],
 )
@@ -443,7 +443,7 @@ def test_whatever_a_client_makes_of_the_cost_is_charged_and_no_error(
         options = {"enforcer": Enforcer(rules, limiter)}
     left = Door(cost=cost, **options).enter(headers=[("x-items", says)]).verdict.decisions
     assert sorted(decision.remaining for decision in left) == [10 - charged, 1000 - charged]
-    assert ("so the request costs all there could be" in caplog.text) is (says in ("many", "", "7.5"))
+    assert ("so the request costs the most it could" in caplog.text) is (says in ("many", "", "7.5"))
     assert "many" not in caplog.text.replace("how many", "")
 
 

@@ -61,7 +61,7 @@ def test_limits_of_handlers_take_a_quota_and_the_same_options(framework: Any) ->
 
 
 def test_messages_are_refused_where_there_are_none() -> None:
-    problem = r"messages: not seen here \(expected it with an ASGI middleware\)"
+    problem = r"messages: not supported here \(expected it with an ASGI middleware\)"
     with pytest.raises(InvalidOption, match=problem):
         flask.RateLimit(limiter=Limiter(), quota="1/hour", messages="1/hour")
     with pytest.raises(InvalidOption, match=problem):

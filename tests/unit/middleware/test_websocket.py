@@ -209,7 +209,7 @@ async def test_rules_tell_connections_and_messages_apart() -> None:
         ({"messages": "5 concurrent ttl 30s"}, "messages: a message holds no place (expected a rate)"),
         (
             {"messages": "1/minute", "enforcer": AsyncEnforcer(rule_set({"id": "all"}), AsyncLimiter())},
-            "messages: an enforcer's rules say that (expected True)",
+            "messages: the rules of an enforcer say that (expected True)",
         ),
     ],
 )
