@@ -1,8 +1,8 @@
 # Everything a contributor does, one command each. `make` alone explains them.
 #
 # Environments are made on first use and renewed when pyproject.toml or their constraints change: .venv for the work,
-# .venv-bench for the benchmarks, so that the peers measured there never touch the tests, and .venv-peers for the peers
-# on Redis, which pin an older redis-py than Penstock is measured with.
+# .venv-bench for the benchmarks, so that the peers measured there never touch the tests, .venv-peers for the peers on
+# Redis, which pin an older redis-py than Penstock is measured with, and .venv-3.1x for the other Pythons of test-full.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -40,7 +40,7 @@ test: .venv/.made servers ## all tiers: static, unit + property, conformance, ri
 test-fast: .venv/.made ## the inner loop, under a minute: unit, property and conformance with few examples
 	@$(PY) tools/test.py fast --workers $(WORKERS)
 
-test-full: .venv/.made servers ## as test, with 10,000 generated examples per property; writes docs/results/proof.md
+test-full: .venv/.made servers ## as test, with 10,000 examples per property, and on other Pythons; writes docs/results/proof.md
 	@$(PY) tools/test.py full --workers $(WORKERS)
 
 check: .venv/.made ## static checks alone: ruff, mypy --strict, import contracts
@@ -72,7 +72,7 @@ constraints: ## renew constraints*.txt: the newest versions that fit together
 	@tools/constraints.sh "$(PYTHON)"
 
 clean: ## remove everything that make made
-	rm -rf .venv .venv-bench .venv-peers site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-peers .venv-3.* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f .coverage .coverage.*
 	find src tests bench tools -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 

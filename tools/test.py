@@ -1,13 +1,14 @@
-"""Runs the tiers of tests in order and says honestly how each went.
+"""Run the tiers of tests in order, and report the result of each.
 
     python tools/test.py check     static checks alone
     python tools/test.py fast      unit, property and conformance tests with few generated examples
     python tools/test.py ci        all tiers and coverage; what `make test` runs
-    python tools/test.py full      the same with 10,000 examples per property; writes docs/results/proof.md
+    python tools/test.py full      the same with 10,000 examples per property, and the first two tiers on every other
+                                   Python found on PATH; writes docs/results/proof.md
 
-Every tier runs even if an earlier one failed; the exit code is 0 only if all of them, and the coverage, are good.
-The last lines name every failed test, its tier and the command that runs it again.
-A tier whose folders do not exist is skipped; one that exists and holds no test fails. Standard library only.
+Every tier runs even if an earlier one failed. The exit code is 0 only if all tiers and the coverage are good. The last
+lines name every failed test, its tier and the command that runs it again. A tier whose folders do not exist is skipped;
+one that exists and holds no test fails. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,17 +38,17 @@ ROOT = Path(__file__).resolve().parent.parent
 PROOF = ROOT / "docs" / "results" / "proof.md"
 COVERAGE_AT_LEAST = 95
 
-# Threads that switch every few microseconds stand still under a tracer, and generated histories run the same lines many
-# times over; what they run is covered by the unit tests.
+# Tests whose threads switch every few microseconds hang under a tracer, and generated histories run the same lines many
+# times. The unit tests cover that code.
 UNTRACED = ("conformance", "rig", "integration")
 
-# The laws of the algorithms are proven on the whole number of histories by the conformance tier.
+# The conformance tier tests the laws of the algorithms with the full number of histories.
 BRIEF = ("unit + property",)
 
-# Tests that mostly wait for servers: more at once, by so many for each core, keep the cores busy.
+# Tiers that mostly wait for servers run more processes at once: so many more per core.
 WAITING = {"rig": 1.0, "redis": 1.0, "integration": 0.5, "service": 1.0}
 
-# Every worker, and every process that a test starts, would compile all modules anew.
+# With this variable, every process that a test starts would compile all modules again.
 UNWANTED = ("PYTHONDONTWRITEBYTECODE",)
 
 TIERS = {
@@ -60,8 +62,13 @@ TIERS = {
 }
 
 
+# The versions to test, and the tiers that run on those which are not the version of the working environment.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PORTABLE = ("unit + property", "conformance")
+
+
 class Mode(NamedTuple):
-    """What one run consists of."""
+    """The parts of one run."""
 
     command: str
     profile: str = "ci"
@@ -88,15 +95,16 @@ class Case(NamedTuple):
     outcome: str
     seconds: float
     examples: int
-    failovers: tuple[str, ...]  # what was measured of them, as JSON
+    failovers: tuple[str, ...]  # measurements, as JSON
     faults: tuple[str, ...]  # likewise
 
 
 @dataclass
 class Result:
-    """How one tier went."""
+    """The result of one tier."""
 
     tier: str
+    python: str = sys.executable
     good: bool = False
     note: str = ""
     seconds: float = 0.0
@@ -147,7 +155,7 @@ def ended(result: Result) -> str:
 
 
 def run_static(output: Path) -> Result:
-    """Run the static checks; what they print goes to `output`, because a tier of tests runs at the same time."""
+    """Run the static checks. Their output goes to a file, because a tier of tests runs at the same time."""
     folders = [folder for folder in ("src", "tests", "bench", "tools") if (ROOT / folder).is_dir()]
     commands = {
         "ruff check": (sys.executable, "-m", "ruff", "check", "."),
@@ -188,21 +196,24 @@ class Static:
         return result
 
 
-def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | None:
+def run_tier(tier: str, mode: Mode, workers: int, scratch: Path, other: tuple[str, str] | None = None) -> Result | None:
+    """Run a tier; `other`: the version and the interpreter of another Python."""
     folders = [folder for folder in TIERS[tier] if (ROOT / folder).is_dir()]
     if not folders:
         return None
-    slug = tier.replace(" + ", "-")
+    version, python = other or ("", sys.executable)
+    slug = tier.replace(" + ", "-") + version
     report = scratch / f"{slug}.xml"
     at_once = workers + int(workers * WAITING.get(tier, 0))
-    command = [sys.executable, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
+    command = [python, "-m", "pytest", "--quiet", f"--numprocesses={at_once}", "--dist=worksteal"]
     profile = "brief" if mode.profile == "ci" and tier in BRIEF else mode.profile
     command += [f"--hypothesis-profile={profile}", f"--junitxml={report}", f"--basetemp={scratch / slug}"]
     if mode.coverage and tier not in UNTRACED:
         command += ["--cov", "--cov-report="]
     if mode.profile == "full":
         command += ["--override-ini=faulthandler_timeout=7200"]
-    with timed(tier) as result:
+    with timed(f"{tier}, Python {version}" if version else tier) as result:
+        result.python = python
         code = run(*command, *folders, environment={"COVERAGE_FILE": str(scratch / f".coverage.{slug}")})
         result.cases = read_report(report)
         result.good = code == 0 and result.count("passed") > 0
@@ -210,8 +221,50 @@ def run_tier(tier: str, mode: Mode, workers: int, scratch: Path) -> Result | Non
     return result
 
 
+def found_python(version: str, path: str) -> str | None:
+    """Return the first interpreter of a version on PATH that runs. Shims of pyenv may exist without one."""
+    for folder in path.split(os.pathsep):
+        python = Path(folder or ".", f"python{version}").absolute()
+        if os.access(python, os.X_OK) and python.is_file():
+            told = subprocess.run((python, "--version"), capture_output=True, text=True, check=False)
+            if told.returncode == 0 and told.stdout.startswith(f"Python {version}."):
+                return str(python)
+    return None
+
+
+def environment_of(version: str, python: str) -> str | None:
+    """Make or renew the environment of another Python; return its interpreter, or None if that failed."""
+    folder = ROOT / f".venv-{version}"
+    made, made_for = folder / ".made", f"{python} in {ROOT}"
+    inputs = [ROOT / name for name in ("pyproject.toml", "constraints.txt")]
+    stale = not made.exists() or made.stat().st_mtime < max(file.stat().st_mtime for file in inputs)
+    if stale or made.read_text(encoding="utf-8").strip() != made_for:
+        arguments = (folder.name, made_for, "constraints.txt", "--editable", ".[all]", "--group", "dev")
+        if run("tools/venv.sh", python, *arguments) != 0:
+            return None
+    return str(folder / "bin" / "python")
+
+
+def run_on_others(mode: Mode, workers: int, scratch: Path) -> tuple[list[Result], dict[str, str]]:
+    """Run the portable tiers on every other Python. Return the results, and by version what became of it."""
+    results: list[Result] = []
+    outcomes = {}
+    for version in PYTHONS:
+        if version == ".".join(platform.python_version_tuple()[:2]):
+            outcomes[version] = "all tiers"
+        elif (found := found_python(version, os.environ.get("PATH", ""))) is None:
+            outcomes[version] = "not tested: not found on PATH"
+        elif (python := environment_of(version, found)) is None:
+            outcomes[version] = "not tested: its environment could not be made"
+        else:
+            outcomes[version] = ", ".join(PORTABLE)
+            ran = [run_tier(tier, mode, workers, scratch, (version, python)) for tier in PORTABLE]
+            results += [result for result in ran if result is not None]
+    return results, outcomes
+
+
 def read_report(report: Path) -> list[Case]:
-    """The tests in a JUnit report; none if pytest died before writing one."""
+    """Return the tests in a JUnit report; none if pytest died before writing one."""
     if not report.exists():
         return []
     return [read_case(case) for case in ElementTree.parse(report).iter("testcase")]
@@ -273,19 +326,21 @@ def table(results: list[Result]) -> str:
 def failures(results: list[Result], profile: str) -> str:
     """Name what failed, tier by tier, and the command that runs the failed tests again; empty if nothing failed."""
     lines = []
-    again = []
+    again: defaultdict[str, list[str]] = defaultdict(list)
     for result in results:
         nodes = list(dict.fromkeys(case.node for case in result.cases if case.outcome == "failed"))
         lines += [f"  {result.tier}: {node}" for node in nodes]
-        again += nodes
+        if nodes:
+            again[result.python] += nodes
         if not result.good and not nodes:
             lines.append(f"  {result.tier}: {result.note}")
     if not lines:
         return ""
     if again:
         lines.append("Run the failed tests again (why each failed is printed above, under its tier):")
-        python = os.path.relpath(sys.executable, ROOT) if Path(sys.executable).is_relative_to(ROOT) else sys.executable
-        lines.append(f"  {shlex.join([python, '-m', 'pytest', f'--hypothesis-profile={profile}', *again])}")
+        for python, nodes in again.items():
+            shown = os.path.relpath(python, ROOT) if Path(python).is_relative_to(ROOT) else python
+            lines.append(f"  {shlex.join([shown, '-m', 'pytest', f'--hypothesis-profile={profile}', *nodes])}")
     return "\n".join(["Failed:", *lines, "", ""])
 
 
@@ -298,11 +353,11 @@ def bottom_line(results: list[Result], seconds: float) -> str:
     return f"FAILED ({', '.join(bad)}): {counts}" if bad else f"OK: {counts}"
 
 
-def proof(mode: Mode, results: list[Result], seconds: float) -> str:
+def proof(mode: Mode, results: list[Result], seconds: float, pythons: Mapping[str, str]) -> str:
     packages = ("penstock", "hypothesis", "pytest", "mypy", "ruff", "coverage")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    cases = [case for result in results for case in result.cases]
+    cases = [case for result in results if result.python == sys.executable for case in result.cases]
     properties = sorted(case for case in cases if case.examples)
     return "\n".join(
         [
@@ -314,6 +369,7 @@ def proof(mode: Mode, results: list[Result], seconds: float) -> str:
             f"- source: {source()}",
             f"- machine: {machine}",
             f"- versions: {versions}",
+            f"- Pythons: {'; '.join(f'{version} ({outcome})' for version, outcome in pythons.items())}",
             f"- **{bottom_line(results, seconds)}**",
             "",
             "## Tiers",
@@ -336,7 +392,7 @@ def proof(mode: Mode, results: list[Result], seconds: float) -> str:
 
 
 def measurements(title: str, rows: list[str]) -> list[str]:
-    """What fleets saw of servers that failed. It is measured, on a machine that may be busy, and not asserted."""
+    """Return a table of what fleets measured during failures. The machine may be busy, so tests do not assert it."""
     if not rows:
         return []
     told = [json.loads(row) for row in rows]
@@ -345,7 +401,7 @@ def measurements(title: str, rows: list[str]) -> list[str]:
 
 
 def source() -> str:
-    """The commit that was tested, and whether the tree held anything else."""
+    """Return the tested commit, and whether the tree had other changes."""
     told = subprocess.run(
         ("git", "describe", "--always", "--dirty", "--abbrev=12"), cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -358,9 +414,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="test processes (default 2)")
     arguments = parser.parse_args()
     mode = MODES[arguments.mode]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the scratch folder goes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the scratch folder is removed
 
     results: list[Result] = []
+    pythons: dict[str, str] = {}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as scratch:
         static = Static(Path(scratch))
@@ -370,6 +427,9 @@ def main() -> int:
             result = run_tier(tier, mode, arguments.workers, Path(scratch))
             if result is not None:
                 results.append(result)
+        if arguments.mode == "full":
+            others, pythons = run_on_others(mode, arguments.workers, Path(scratch))
+            results += others
         if mode.static:
             results.insert(0, static.finish())
         if mode.coverage:
@@ -378,7 +438,7 @@ def main() -> int:
     seconds = time.monotonic() - start
     if arguments.mode == "full":
         PROOF.parent.mkdir(exist_ok=True)
-        PROOF.write_text(proof(mode, results, seconds), encoding="utf-8")
+        PROOF.write_text(proof(mode, results, seconds, pythons), encoding="utf-8")
         print(f"\nwritten: {PROOF.relative_to(ROOT)}")
     print(f"\n{table(results)}\n\n{failures(results, mode.profile)}{bottom_line(results, seconds)}")
     return 0 if results and all(result.good for result in results) else 1

@@ -1,5 +1,10 @@
 """`make test` names what failed, and says how to run it again."""
 
+import os
+import stat
+import sys
+from pathlib import Path
+
 from tools import test as runner
 
 
@@ -51,3 +56,44 @@ def test_node_of_a_module_that_failed_to_import_is_its_file() -> None:
 
 def test_node_without_a_file_stays_as_reported() -> None:
     assert runner.node("elsewhere.test_gone", "test_a") == "elsewhere.test_gone.test_a"
+
+
+def _interpreter(folder: Path, version: str, script: str) -> Path:
+    folder.mkdir()
+    python = folder / f"python{version}"
+    python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return python
+
+
+def test_python_is_the_first_on_path_that_runs(tmp_path: Path) -> None:
+    shim = _interpreter(tmp_path / "shims", "3.12", "echo 'command not found' >&2; exit 127")
+    python = _interpreter(tmp_path / "bin", "3.12", "echo Python 3.12.9")
+    path = os.pathsep.join([str(tmp_path / "none"), str(shim.parent), str(python.parent)])
+    assert runner.found_python("3.12", path) == str(python)
+    assert runner.found_python("3.13", path) is None
+    assert runner.found_python("3.12", str(shim.parent)) is None
+
+
+def test_python_of_another_version_does_not_count(tmp_path: Path) -> None:
+    python = _interpreter(tmp_path / "bin", "3.12", "echo Python 3.11.7")
+    assert runner.found_python("3.12", str(python.parent)) is None
+
+
+def test_failures_on_another_python_run_again_there() -> None:
+    here = _result("unit + property", _case("tests/unit/test_a.py::test_a", "failed"))
+    there = _result("unit + property, Python 3.13", _case("tests/unit/test_a.py::test_a", "failed"))
+    there.python = str(runner.ROOT / ".venv-3.13" / "bin" / "python")
+    told = runner.failures([here, there], "full").splitlines()
+    assert told[1:3] == [
+        "  unit + property: tests/unit/test_a.py::test_a",
+        "  unit + property, Python 3.13: tests/unit/test_a.py::test_a",
+    ]
+    assert told[-2].startswith("  .venv-3.13/bin/python -m pytest")
+    assert Path(sys.executable).name in told[-3]
+
+
+def test_proof_names_tested_and_missing_pythons() -> None:
+    mode = runner.MODES["full"]
+    page = runner.proof(mode, [_result("rig")], 1.0, {"3.11": "all tiers", "3.14": "not tested: not found on PATH"})
+    assert "- Pythons: 3.11 (all tiers); 3.14 (not tested: not found on PATH)\n" in page
