@@ -120,3 +120,12 @@ def test_it_explains_no_file_that_is_faulty_and_no_entry_without_a_name(file: Pa
     result = _run("rules", "explain", file, "ip=192.0.2.7")
     assert result.exit_code == 1
     assert "fortnight" in result.stdout
+
+
+@pytest.mark.parametrize("store", ["nowhere://x", "redis://localhost:1/0?secret=a-long-random-text"])
+def test_an_unusable_store_is_reported_without_a_traceback(tmp_path: Path, store: str) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("rules: [{id: a, key: ip, quota: 1/minute}]")
+    result = CliRunner().invoke(app, ["rules", "explain", str(file), "ip=192.0.2.7", "--store", store])
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from penstock import Limiter
 from penstock.clock import SECOND
-from penstock.errors import InvalidOption, InvalidRules
+from penstock.enforcer import Enforcer
+from penstock.errors import InvalidOption, InvalidRequest, InvalidRules
 from penstock.events import LayerFailed
 from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyRecord, KeyTable, hash_key
+from tests.unit.rules.support import rule_set
 
 SECRET = b"0123456789abcdef"
 NOW = 1_700_000_000 * SECOND
@@ -225,3 +228,18 @@ def test_a_file_of_nothing_but_mistakes_is_not_read_to_its_end(tmp_path: Path) -
     with pytest.raises(InvalidRules) as caught:
         KeyTable.load(path)
     assert len(caught.value.faults) == 20
+
+
+@pytest.mark.parametrize("descriptor", [None, [], "x"])
+def test_an_invalid_descriptor_is_an_error_of_the_caller(descriptor: Any) -> None:
+    enforcer = Enforcer(rule_set({"id": "a"}), Limiter(), directory=KeyDirectory(KeyTable([]), SECRET))
+    with pytest.raises(InvalidRequest):
+        enforcer.check(descriptor)
+
+
+def test_a_table_takes_no_key_twice_and_no_hash_of_another_length() -> None:
+    digest = hash_key("k", SECRET)
+    with pytest.raises(InvalidOption, match="once"):
+        KeyTable([(digest, KeyRecord("acme")), (digest, KeyRecord("acme", status="revoked"))])
+    with pytest.raises(InvalidOption, match="16 bytes"):
+        KeyTable([(digest[:3], KeyRecord("acme"))])

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from penstock import AsyncLimiter, Limiter, ManualClock, RateLimited, StoreError, Verdict
-from penstock.clock import Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import InvalidInput, InvalidOption, InvalidReceipt, InvalidRequest
 from penstock.events import Decided
 from penstock.headers import HeaderWriter
 from penstock.layers.fallback import Fallback
-from penstock.model import Failed, Op, Outcome
 from penstock.rules.api_keys import AsyncKeyDirectory, KeyDirectory, KeyRecord, KeyTable, hash_key
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.ruling import Ruling
 from penstock.shedding import InFlight, Shedder
 from penstock.stores.memory.store import AsyncMemoryStore, MemoryStore
-from tests.unit.rules.support import rule_set
+from tests.unit.rules.support import Gone, rule_set
 
 SECRET = b"0123456789abcdef"
 IP = {"ip": "192.0.2.7"}
@@ -445,20 +443,6 @@ def test_what_a_shedder_admitted_is_in_flight_until_it_ends(make: Make) -> None:
     assert bench.enforcer.check(IP)
 
 
-class Gone:
-    """A store that cannot answer, and the deadlines it was given."""
-
-    def __init__(self) -> None:
-        self.deadlines: list[Micros | None] = []
-
-    def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        self.deadlines.append(deadline)
-        return [Failed(StoreError("gone", transient=True), "no") for _ in ops]
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def test_the_strictest_matching_rule_says_what_happens_when_the_store_is_gone() -> None:
     store = Gone()
     told: list[Decided] = []
@@ -494,3 +478,28 @@ def test_a_request_that_is_none_is_the_callers_fault(make: Make) -> None:
     with pytest.raises(InvalidInput):
         bench.enforcer.check(IP, id="")
     assert bench.told == []
+
+
+def test_a_rule_in_shadow_mode_stops_no_other() -> None:
+    rules = rule_set({"id": "trial", "mode": "shadow", "stop": True}, {"id": "api", "quota": "1/minute"})
+    enforcer = Enforcer(rules, Limiter())
+    assert [bool(enforcer.check(IP)) for _ in range(2)] == [True, False]
+    assert [rule.applies for rule in enforcer.explain(IP).rules] == [True, True]
+
+
+def test_a_cost_too_high_for_a_rule_in_shadow_mode_does_not_raise() -> None:
+    rules = rule_set({"id": "api"}, {"id": "trial", "mode": "shadow", "quota": "2/minute"})
+    enforcer = Enforcer(rules, Limiter())
+    assert enforcer.check(IP, cost=3)
+    assert enforcer.check(IP, cost=3).would_refuse == ("trial",)
+
+
+@pytest.mark.parametrize("says", ["open", "local"])
+def test_a_lenient_rule_does_not_loosen_a_rule_without_on_failure(says: str) -> None:
+    rules = rule_set({"id": "strict"}, {"id": "lenient", "on_failure": says})
+    enforcer = Enforcer(rules, Limiter(Gone(), layers=[Fallback("closed", hosts=1)]))
+    assert enforcer.check(IP).reason == "degraded"
+    alone = Enforcer(
+        rule_set({"id": "lenient", "on_failure": says}), Limiter(Gone(), layers=[Fallback("closed", hosts=1)])
+    )
+    assert alone.check(IP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -147,3 +148,26 @@ def test_two_stars_stand_alone(pattern: str) -> None:
 def test_a_hostile_path_costs_no_more_than_its_length() -> None:
     tree = GlobTree((pattern, 0) for pattern in ("**/a/**/a/**/a/**/b", "**/*a*a*a*a*b", "**/**/**/b"))
     assert tree.find("/".join(["a" * 50] * 20_000)) == ()  # with backtracking, this test would never end
+
+
+@pytest.mark.untraced
+def test_the_time_of_a_walk_grows_with_the_patterns_and_not_with_their_square() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+
+    def took(number: int) -> float:
+        shapes = [f"*{letters[at % 26]}*{letters[at // 26 % 26]}*{letters[at // 676]}*" for at in range(number)]
+        tree = GlobTree((f"**/{shape}/**/x", at) for at, shape in enumerate(shapes))
+        value = "/".join([letters * 3] * 5)
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            tree.find(value)
+            times.append(time.process_time() - began)
+        return min(times)
+
+    assert took(4_000) < 30 * took(500)  # 8 times as many; copying what was reached for each took 64 times as long
+
+
+def test_folded_case_is_composed_again() -> None:
+    read = reader("account", fold_case=True, nfc=True)
+    assert read("\u0390") == read("\u0390".upper())

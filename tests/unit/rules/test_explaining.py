@@ -8,8 +8,9 @@ import pytest
 
 from penstock import Limiter, ManualClock
 from penstock.enforcer import Enforcer
+from penstock.layers.fallback import Fallback
 from penstock.stores.memory.store import MemoryStore
-from tests.unit.rules.support import rule_set
+from tests.unit.rules.support import Gone, rule_set
 
 SECRETS = {"api_key": "sk-secret-key", "user": "carol@example.org", "ip": "198.51.100.77"}
 
@@ -122,3 +123,11 @@ def test_it_asks_no_shedder_and_tells_no_hook() -> None:
     for path in ("/v1", "/free"):
         assert enforced.explain({"path": path}).outcome.endswith("it may pass")
     assert told == []
+
+
+@pytest.mark.parametrize(("says", "outcome"), [("open", "it may pass"), ("closed", "it is refused")])
+def test_an_explanation_has_no_counters_while_the_store_is_gone(says: Any, outcome: str) -> None:
+    enforcer = Enforcer(rule_set({"id": "a"}), Limiter(Gone(), layers=[Fallback(says, hosts=1)]))
+    explanation = enforcer.explain({"ip": "192.0.2.7"})
+    assert explanation.outcome == f"the store cannot answer: {outcome}"
+    assert explanation.rules[0].counters == ()

@@ -22,6 +22,12 @@ from penstock.rules.parser import parse
 RULE = {"id": "api", "key": "ip", "quota": "100/minute"}
 
 
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidRules) as caught:
+        parse(text)
+    return [f"{fault.path}: {fault.problem}" for fault in caught.value.faults]
+
+
 def _rule(**fields: object) -> Rule:
     return Rule.model_validate({**RULE, **fields})
 
@@ -235,3 +241,37 @@ def test_rules_with_a_shared_counter_and_the_same_key_are_sound() -> None:
     shared = {**RULE, "shared": "pool"}
     file = RuleFile.model_validate({"rules": [shared, {**shared, "id": "other"}]})
     assert {rule.shared for rule in file.rules} == {"pool"}
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('"[key]": 1', "[key]"),
+        ('rules: [{"[key]": 1}]', "rules[0].[key]"),
+        ('entries: {ip: {"[key]": 1}}', "entries.ip.[key]"),
+    ],
+)
+def test_a_field_may_have_the_name_that_pydantic_gives_to_names(text: str, where: str) -> None:
+    assert any(one.startswith(f"{where}: unknown field") for one in problems(text))
+
+
+def test_a_cost_that_a_sharing_rule_never_admits_is_a_fault_of_the_file() -> None:
+    found = problems("""
+    rules:
+      - {id: a, key: ip, quota: 100/minute, cost: 50, shared: x}
+      - {id: b, key: ip, quota: 10/minute, shared: x}
+    """)
+    assert found == ["rules[0].cost: never fits '10/minute' of b, which shares x"]
+
+
+def test_a_network_has_no_zone() -> None:
+    found = problems('rules: [{id: a, action: deny, match: {ip: {cidr: "fe80::%eth0/64"}}}]')
+    assert found == ["rules[0].match.ip.cidr: "]
+
+
+def test_a_network_in_place_of_an_address_is_a_fault() -> None:
+    found = problems("rules: [{id: a, action: deny, match: {any: [{ip: 203.0.113.0/24}]}}]")
+    assert found == ["rules[0].match: ip is an address, and this is none"]
+    override = "{rule: a, for: {ip: 10.0.0.0/8}, quota: 2/minute, until: 2100-01-01T00:00:00Z}"
+    found = problems(f"rules: [{{id: a, key: ip, quota: 1/minute}}]\noverrides: [{override}]")
+    assert found == ["overrides[0].for.ip: not an address"]

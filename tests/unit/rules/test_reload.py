@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.clock import ManualClock
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import RulesLoaded, RulesRefused
 from penstock.rules.model import RuleFile
+from penstock.rules.ruleset import RuleSet
 from penstock.rules.source import RuleSource
 
 GOOD = "rules:\n  - {{id: {0}, key: ip, quota: 100/minute}}\n"
@@ -369,3 +371,16 @@ def test_the_thread_outlives_a_fault_of_our_own(
         source.ask()
         assert hook.told.wait(30)
     assert "checking penstock.yaml failed" in caplog.text
+
+
+def test_content_replaced_under_the_same_time_and_size_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("rules: [{id: a, key: ip, quota: 1/minute}]")
+    os.utime(file, (1, 1))
+    later = time.time_ns() // 1_000 + 3_600_000_000
+    source = RuleSource(file, RuleSet)
+    source.look(later)
+    file.write_text("rules: [{id: b, key: ip, quota: 1/minute}]")
+    os.utime(file, (1, 1))
+    assert [source.look(later + second) for second in (1, 2)] == [False, True]
+    assert source.current.rules[0].id == "b"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.rules.ruleset import AT_ONCE, RuleSet, retire, retired, sweep
+from penstock.rules.ruleset import AT_ONCE, MOST, RuleSet, retire, retired, sweep
 from tests.unit.rules.support import NOW, rule_set
 
 MANY = 600
@@ -85,3 +85,11 @@ def test_small_sets_are_freed_at_once_and_sweeping_nothing_does_nothing() -> Non
 def test_a_set_that_was_never_finished_leaves_nothing() -> None:
     RuleSet.__new__(RuleSet).__del__()
     assert not retired
+
+
+@pytest.mark.untraced
+def test_sets_that_are_replaced_without_requests_do_not_pile_up() -> None:
+    for version in range(MOST):
+        rule_set(*({"id": f"r{number}", "match": {"path": f"/{version}/{number}"}} for number in range(300)))
+    assert len(retired) <= MOST
+    retired.clear()

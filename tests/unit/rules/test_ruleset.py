@@ -340,3 +340,23 @@ def test_entries_that_no_rule_looks_at_are_not_looked_at() -> None:
 
 def test_quotas_of_one_text_are_one_object() -> None:
     assert rule_set({"id": "a"}).match(IP, NOW).asks[0].quota is Quota.parse("100/minute")
+
+
+def test_a_rule_in_shadow_mode_sets_no_deadline_and_no_priority() -> None:
+    course = (
+        rule_set(
+            {"id": "trial", "mode": "shadow", "priority": "critical", "deadline": "1ms"},
+            {"id": "api", "priority": "low", "deadline": "50ms"},
+        )
+        .match(IP, NOW)
+        .course
+    )
+    assert (course.priority, course.deadline) == ("low", 50_000)
+
+
+def test_of_several_overrides_that_hold_the_first_in_the_file_applies() -> None:
+    until = "2100-01-01T00:00:00Z"
+    whom = [{"owner": "other"}, {"tier": "gold"}, {"owner": "acme"}]
+    overrides = [{"rule": "a", "for": who, "quota": f"{at}/minute", "until": until} for at, who in enumerate(whom, 1)]
+    plan = rule_set({"id": "a"}, overrides=overrides).match({"owner": "acme", "tier": "gold"}, NOW)
+    assert [ask.quota.limit for ask in plan.asks] == [2]
