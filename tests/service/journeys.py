@@ -130,7 +130,8 @@ def serving_all(keyspace: Keyspace | None, rules: str, config: Path | None) -> I
         parts = configured(ConfigSource(config), runner, ready=lambda: True, budget=BUDGET)
     api = Api(decider, limiter, runner, Unobserved(), b"a secret that all share")
     grpc = Grpc(parts.methods)
-    exact = {**parts.handlers, **dict.fromkeys((method.path for method in parts.methods), grpc)}
+    exact = {**parts.handlers, **dict.fromkeys(api.paths, api)}
+    exact |= dict.fromkeys((method.path for method in parts.methods), grpc)
     with serving(Routes(exact, dict.fromkeys(parts.services, grpc), otherwise=api)) as running:
         yield running
         if isinstance(limiter, AsyncLimiter) and store is not None:

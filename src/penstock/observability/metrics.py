@@ -1,4 +1,4 @@
-"""Metrics: an observer of the service, a hook of everything below it, and the handler of `GET /metrics`.
+"""Metrics: an observer of the service, and a hook of everything below it.
 
     prepare(directory)                                    # once, in the supervisor: penstock.observability.shared
     metrics = Metrics(directory, worker="0")              # in each worker
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -45,7 +45,6 @@ from penstock.observability.tally import Bounded, Histogram, Snapshot, Tally, Va
 from penstock.quota import Quota
 from penstock.rules.compiled import CompiledRule
 from penstock.rules.ruling import BLOCKED, SHED, UNLIMITED, Ruling, reason_for
-from penstock.service.wire.calls import Call, Head
 
 FLUSH = 1.0
 """Seconds between two writes of the figures."""
@@ -58,11 +57,6 @@ MAX_PENDING = 4_096
 """Combinations of rule, quota and outcome that are counted before labels are made of them."""
 
 log = logging.getLogger("penstock.observability")
-
-_PLAIN = Head(200, [(b"content-type", exposition.TEXT)])
-_OPEN = Head(200, [(b"content-type", exposition.OPENMETRICS)])
-_WRONG_METHOD = Head(405, [(b"allow", b"GET, HEAD"), (b"content-type", b"text/plain; charset=utf-8")])
-_BROKEN = Head(500, [(b"content-type", b"text/plain; charset=utf-8")])
 
 _Seen: TypeAlias = tuple[CompiledRule | None, Quota, bool, str]
 """What decisions are counted by: the rule, the quota, whether it was admitted, the source."""
@@ -111,7 +105,6 @@ class Metrics:
         self._timer: asyncio.TimerHandle | None = None
         self._files = ThreadPoolExecutor(1, "penstock-metrics")  # one thread, so that writes stay in order
         self._writing: Future[None] | None = None
-        self._scrapes: list[Call] = []
 
     # As an observer
 
@@ -240,7 +233,11 @@ class Metrics:
 
     def text(self, *, openmetrics: bool = False) -> bytes:
         """Return the answer to a scrape. It blocks, so it is not for event loops."""
-        return exposition.text(self._everybody(self.snapshot()), openmetrics=openmetrics)
+        return exposition.text(self._of_all_workers(self.snapshot()), openmetrics=openmetrics)
+
+    def collect(self) -> Future[list[Snapshot]]:
+        """Return the figures of all workers, in the future: files are read on a thread."""
+        return self._files.submit(self._of_all_workers, self.snapshot())
 
     def _fold(self) -> None:
         """Turn counts by object into counts by label, which also releases rules that are no longer in force."""
@@ -305,66 +302,9 @@ class Metrics:
         except Exception as error:  # a failure here must not affect decisions
             log.warning("the accuracy of limits could not be evaluated: %s", type(error).__name__)
 
-    def _everybody(self, snapshot: Snapshot) -> list[Snapshot]:
+    def _of_all_workers(self, snapshot: Snapshot) -> list[Snapshot]:
         self._write(snapshot)
         return [*self._others(), snapshot]
 
     def _others(self) -> list[Snapshot]:
         return [] if self._shared is None else self._shared.read()
-
-    # A handler
-
-    def handle(self, calls: list[Call]) -> None:
-        """Answer scrapes. Those that come while one is being answered get the same answer."""
-        under_way = bool(self._scrapes)
-        for call in calls:
-            if call.method in (b"GET", b"HEAD"):
-                self._scrapes.append(call)
-            else:
-                call.answer(_WRONG_METHOD, b"expected GET or HEAD\n")
-        if self._scrapes and not under_way:
-            loop = asyncio.get_running_loop()
-            reading = loop.run_in_executor(self._files, self._everybody, self.snapshot())
-            reading.add_done_callback(self._render)
-
-    def _render(self, reading: asyncio.Future[list[Snapshot]]) -> None:
-        try:
-            snapshots = reading.result()
-        except (Exception, asyncio.CancelledError) as error:
-            self._fail(error)
-            return
-        wanted = {b"openmetrics" in (call.header(b"accept") or b"") for call in self._scrapes}
-        texts = {form: list[str]() for form in wanted}
-        self._go_on([(texts[form], exposition.lines(snapshots, openmetrics=form)) for form in wanted], texts)
-
-    def _go_on(self, work: list[tuple[list[str], Iterator[list[str]]]], texts: dict[bool, list[str]]) -> None:
-        """Write some lines, and come again: decisions have their turn in between."""
-        into, steps = work[-1]
-        try:
-            step = next(steps, None)
-        except Exception as error:
-            self._fail(error)
-            return
-        if step is None:
-            work.pop()
-        else:
-            into += step
-        if work:
-            asyncio.get_running_loop().call_soon(self._go_on, work, texts)
-        else:
-            self._answer({form: exposition.joined(lines) for form, lines in texts.items()})
-
-    def _fail(self, error: BaseException) -> None:
-        """A scrape that fails is better than one that tells half: counters would seem to have started over."""
-        log.warning("the figures could not be read: %s", type(error).__name__)
-        scrapes, self._scrapes = self._scrapes, []
-        for call in scrapes:
-            call.answer(_BROKEN, b"the figures could not be read\n")
-
-    def _answer(self, bodies: dict[bool, bytes]) -> None:
-        scrapes, self._scrapes = self._scrapes, []
-        for call in scrapes:
-            form = b"openmetrics" in (call.header(b"accept") or b"")
-            if form not in bodies:  # it came later, and wants the other form
-                form = not form
-            call.answer(_OPEN if form else _PLAIN, bodies[form])

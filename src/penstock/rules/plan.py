@@ -42,6 +42,7 @@ class Course(NamedTuple):
     has_shadows: bool = False
     version: str = ""  # of the set of rules
     leaves_open: bool = False  # some rule has no on_failure of its own, so the limiter's counts too
+    hides: bool = False  # a limit is not to be shown to clients
 
 
 class Plan(NamedTuple):
@@ -86,6 +87,7 @@ def course_of(matched: Sequence[CompiledRule], version: str) -> Course:
         bool(would_block) or len(enforced) < len(limits),
         version,
         len(modes) < len(enforced),
+        any(rule.hidden for rule in limits),
     )
 
 

@@ -85,9 +85,9 @@ class Ruling(Verdict):
 
     def shown(self) -> Verdict:
         """Return the verdict as clients may see it: rules with hidden headers refuse, but show no policy."""
-        hidden = [rule.hidden for rule in self.plan[2]]
-        if True not in hidden or not self.decisions:
+        if not self.plan[0].hides or not self.decisions:
             return self
+        hidden = [rule.hidden for rule in self.plan[2]]
         decisions = tuple(
             Decision((*decision[:5], decision[5] or hide))
             for decision, hide in zip(self.decisions, hidden, strict=True)

@@ -50,6 +50,7 @@ from penstock.service.envoy.protocol import HEALTH_CHECK
 from penstock.service.envoy.service import Parts, by_rules, configured
 from penstock.service.grpc import Grpc
 from penstock.service.health import LIVE, READY, Health
+from penstock.service.metrics_page import MetricsPage
 from penstock.service.routes import Routes
 from penstock.service.settings import Settings
 from penstock.service.sockets import make_room
@@ -204,13 +205,12 @@ class Service:
         return parts
 
     def _routes(self, api: Api) -> Handler:
-        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}
-        if self.settings.metrics:
-            exact[METRICS] = self.metrics
         grpc = Grpc(self.envoy.methods)
-        return Routes(
-            exact, dict.fromkeys(self.envoy.services, grpc), otherwise=api
-        )  # which knows what to say of a path that is none
+        exact: dict[bytes, Handler] = {LIVE: self.health, READY: self.health, **self.envoy.handlers}
+        exact |= dict.fromkeys(api.paths, api) | dict.fromkeys((method.path for method in self.envoy.methods), grpc)
+        if self.settings.metrics:
+            exact[METRICS] = MetricsPage(self.metrics)
+        return Routes(exact, dict.fromkeys(self.envoy.services, grpc), otherwise=api)  # the API answers 404
 
     def _guarded(self, handler: Handler) -> Handler:
         tokens, names = self.settings.tokens, self.settings.client_names

@@ -16,17 +16,15 @@ class Routes:
         self._otherwise = otherwise
 
     def handle(self, calls: list[Call]) -> None:
-        first = self._of(calls[0].path)
-        shares: dict[Handler, list[Call]] = {first: calls}
-        if len(calls) > 1 and any(self._of(call.path) is not first for call in calls):
-            shares = {}
-            for call in calls:
-                shares.setdefault(self._of(call.path), []).append(call)
+        shares: dict[Handler, list[Call]] = {}
+        for call in calls:
+            handler = self._exact.get(call.path) or self._of(call.path)
+            if handler in shares:
+                shares[handler].append(call)
+            else:
+                shares[handler] = [call]
         for handler, share in shares.items():
             handler.handle(share)
 
     def _of(self, path: bytes) -> Handler:
-        handler = self._exact.get(path)
-        if handler is None:
-            handler = next((one for prefix, one in self._under if path.startswith(prefix)), self._otherwise)
-        return handler
+        return next((handler for prefix, handler in self._under if path.startswith(prefix)), self._otherwise)

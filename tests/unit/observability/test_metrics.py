@@ -29,6 +29,7 @@ from penstock.observability import metrics as module
 from penstock.observability.metrics import MAX_ROUTES, MAX_RULES, Metrics
 from penstock.observability.shared import prepare
 from penstock.observability.tally import Bounded
+from penstock.service.metrics_page import MetricsPage
 from penstock.stores.memory.store import MemoryStore
 from tests.unit.observability.support import Samples, Scrape, enforcer
 
@@ -254,7 +255,7 @@ def test_names_follow_the_conventions() -> None:
 
 
 async def scraped(metrics: Metrics, *calls: Scrape) -> None:
-    metrics.handle(list(calls))
+    MetricsPage(metrics).handle(list(calls))
     await asyncio.gather(*[call.done.wait() for call in calls])
 
 
@@ -280,7 +281,7 @@ async def test_others_have_their_turn_while_a_scrape_is_written(metrics: Metrics
     for n in range(3_000):
         metrics(Decided(f"rule-{n % 900}", "allowed", "", (), 1, "store", "v", f"a{n}"))
     call, turns = Scrape(), 0
-    metrics.handle([call])
+    MetricsPage(metrics).handle([call])
     while not call.status:
         turns += 1
         await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.engine.batch import Batch
 from penstock.engine.engine import Runner
 from penstock.engine.protocols import Observer
@@ -52,6 +54,11 @@ class Api:
             path: (endpoint, path.decode())
             for path, endpoint in Endpoints(decider, limiter, tokens, verdicts).by_path.items()
         }
+
+    @property
+    def paths(self) -> Collection[bytes]:
+        """The paths of all endpoints that a POST calls."""
+        return self._endpoints.keys()
 
     def handle(self, calls: list[Call]) -> None:
         batch = Batch(self._runner, self._observer)

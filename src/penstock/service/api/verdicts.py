@@ -1,8 +1,8 @@
-"""A verdict as callers get it: whether and why, what is left, and headers ready to copy to the response."""
+"""A verdict as a body: whether and why, what is left, and headers ready to copy to the response."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -16,12 +16,14 @@ from penstock.service.api.bodies import encode
 from penstock.service.receipts import Tokens
 
 _NO_QUOTA = frozenset((UNLIMITED, BLOCKED, SHED))
-_KNOWING = ("store", "local")  # others made up their answer
+_COUNTED = ("store", "local")  # the other sources saw no counter
 
 
 class Extras(NamedTuple):
-    """What is told only to who wants it, because it takes time: a token of the receipt, if the request was admitted;
-    the decision on each of its asks.
+    """Parts of a body that are written on demand, because they take time.
+
+    - `receipt`: a token of the receipt, if the request was admitted.
+    - `decisions`: the decision on each ask.
     """
 
     receipt: bool = False
@@ -38,16 +40,16 @@ class Verdicts:
     def __init__(self, writer: HeaderWriter, tokens: Tokens) -> None:
         self._write_headers, self._tokens = writer.headers, tokens
 
-    def write(self, verdict: Verdict, extras: Extras = NOTHING) -> bytes:
-        """The verdict as JSON, with what else is wanted."""
+    def write(self, verdict: Any, extras: Extras = NOTHING) -> bytes:
+        """Return a verdict or a ruling as JSON, with what else is wanted."""
         # By position and without properties: every check comes through here.
         allowed, remaining, retry_after, reset_after, _, delay, _ = verdict[0]
         quota = verdict[3]
         source = verdict[7] if len(verdict) > 7 else "store"
         reason = "" if allowed else reason_of(verdict)
         ruled = verdict.__class__ is Ruling
-        known = quota not in _NO_QUOTA and source in _KNOWING
-        shown = verdict.shown() if ruled else verdict  # type: ignore[attr-defined]
+        known = quota not in _NO_QUOTA and source in _COUNTED
+        shown = verdict.shown() if ruled and verdict.plan[0].hides else verdict
         answer = bodies.Verdict(
             allowed,
             OK if allowed else STATUSES.get(reason, TOO_MANY),
@@ -62,8 +64,15 @@ class Verdicts:
             source != "store",
             dict(self._write_headers(shown)),
         )
-        if ruled:
-            _add_rules(answer, verdict)  # type: ignore[arg-type]
+        if ruled:  # not in a function of its own, which is a frame more
+            course, posed, owners = verdict.plan
+            answer.version = course.version
+            lone = len(owners) == 1 and quota is posed[0][1]
+            answer.rule = owners[0].id if lone else verdict.rule
+            if not allowed and (message := verdict.message) is not None:
+                answer.message = message
+            if course.has_shadows:
+                answer.would_refuse = verdict.would_refuse or UNSET
         if extras is not NOTHING:
             if extras.receipt and allowed:
                 answer.receipt = self._tokens.seal(verdict.receipt, verdict[1])
@@ -91,13 +100,3 @@ def _decisions(verdict: Verdict) -> list[bodies.Decision]:
         )
         for one, rule in zip(decisions, rules, strict=False)  # none of them, where no counter was asked
     ]
-
-
-def _add_rules(answer: bodies.Verdict, ruling: Ruling) -> None:
-    course, posed, owners = ruling.plan
-    answer.version = course.version
-    answer.rule = owners[0].id if len(owners) == 1 and ruling[3] is posed[0][1] else ruling.rule
-    if not answer.allowed and (message := ruling.message) is not None:
-        answer.message = message
-    if course.has_shadows:
-        answer.would_refuse = ruling.would_refuse or UNSET
