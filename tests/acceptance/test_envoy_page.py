@@ -65,7 +65,7 @@ def _bench(*descriptors: dict[str, Any]) -> Bench:
     return Bench(json.dumps({"domain": "shop", "descriptors": list(descriptors)}))
 
 
-def test_one_entry_with_values_of_its_own() -> None:
+def test_entry_has_limits_per_value() -> None:
     bench = _bench(
         {"key": "table", "value": "users", "rate_limit": _limit(3, "second")},
         {"key": "table", "value": "rest", "rate_limit": _limit(2, "second")},
@@ -75,7 +75,7 @@ def test_one_entry_with_values_of_its_own() -> None:
     assert bench.codes(9, "shop", {"table": "orders"}) == [OK] * 9  # no such value, and no bare key
 
 
-def test_nested_entries_and_a_plain_one_in_one_request() -> None:
+def test_nested_and_plain_entries_work_in_one_request() -> None:
     bench = _bench(
         {"key": "kind", "value": "advert", "descriptors": [{"key": "phone", "rate_limit": _limit(2)}]},
         {"key": "phone", "rate_limit": _limit(4)},
@@ -86,7 +86,7 @@ def test_nested_entries_and_a_plain_one_in_one_request() -> None:
     assert bench.codes(9, "shop", {"kind": "receipt", "phone": "555"}) == [OK] * 9
 
 
-def test_everybody_by_address_and_one_of_them_not_at_all() -> None:
+def test_every_address_is_limited_and_one_is_exempt() -> None:
     bench = _bench(
         {"key": "remote_address", "rate_limit": _limit(2, "second")},
         {"key": "remote_address", "value": "192.0.2.5", "rate_limit": _limit(0, "second")},

@@ -40,7 +40,7 @@ def _statuses(get: Any, times: int) -> list[int]:
     return [get() for _ in range(times)]
 
 
-async def test_fastapi(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_fastapi_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     app = pasted["FastAPI"]["app"]
     assert await statuses(app, *["/search"] * 11) == [200] * 10 + [429]
     assert await statuses(app, *["/export"] * 21) == [200] * 20 + [429]
@@ -56,11 +56,11 @@ async def test_the_application_of_the_readme_can_be_pasted_and_limits() -> None:
 
 
 @pytest.mark.parametrize("framework", ["Starlette", "Quart"])
-async def test_an_asgi_framework(pasted: dict[str, dict[str, Any]], framework: str) -> None:
+async def test_asgi_framework_example_works(pasted: dict[str, dict[str, Any]], framework: str) -> None:
     assert await statuses(pasted[framework]["app"], *["/nowhere"] * 101) == [404] * 100 + [429]
 
 
-async def test_litestar(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_litestar_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     app: Litestar = pasted["Litestar"]["app"]
 
     @get("/")
@@ -71,11 +71,11 @@ async def test_litestar(pasted: dict[str, dict[str, Any]]) -> None:
     assert await statuses(app, *["/"] * 101) == [200] * 100 + [429]
 
 
-async def test_asgi(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_asgi_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     assert await statuses(pasted["ASGI"]["application"], *["/"] * 101) == [200] * 100 + [429]
 
 
-async def test_outcomes(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_outcomes_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     api = pasted["By outcome"]["api"]
     right, wrong = "/login?password=correct horse", "/login?password=battery"
     paths = [*[right] * 7, *[wrong] * 5, right]
@@ -85,7 +85,7 @@ async def test_outcomes(pasted: dict[str, dict[str, Any]]) -> None:
     assert [answer.headers["ratelimit"].split(";")[1] for answer in answers] == ["r=98000", "r=96568"]
 
 
-def test_wsgi(pasted: dict[str, dict[str, Any]]) -> None:
+def test_wsgi_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     application, statuses = pasted["WSGI"]["application"], []
     for _ in range(101):
         environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
@@ -94,14 +94,14 @@ def test_wsgi(pasted: dict[str, dict[str, Any]]) -> None:
     assert statuses == [200] * 100 + [429]
 
 
-def test_flask(pasted: dict[str, dict[str, Any]]) -> None:
+def test_flask_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     flask = pasted["Flask"]["app"].test_client()
     assert _statuses(lambda: flask.post("/login").status_code, 6) == [200] * 5 + [429]
     assert _statuses(lambda: flask.get("/nowhere").status_code, 95)[-2:] == [404, 429]
     assert flask.get("/health").status_code == 200
 
 
-def test_django(pasted: dict[str, dict[str, Any]]) -> None:
+def test_django_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     page = pasted["Django"]
     assert _statuses(lambda: page["login"](RequestFactory().post("/")).status_code, 6) == [200] * 5 + [429]
     with override_settings(MIDDLEWARE=page["MIDDLEWARE"], PENSTOCK=page["PENSTOCK"]):
@@ -110,12 +110,12 @@ def test_django(pasted: dict[str, dict[str, Any]]) -> None:
         assert browser.get("/health").status_code == 200
 
 
-def test_django_rest_framework(pasted: dict[str, dict[str, Any]]) -> None:
+def test_django_rest_framework_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     get = django_shop.throttled(pasted["Django REST framework"]["Burst"])
     assert _statuses(lambda: get().status_code, 61) == [200] * 60 + [429]
 
 
-async def test_aiohttp(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_aiohttp_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     app: web.Application = pasted["aiohttp"]["server"]
     async with TestClient(TestServer(app)) as browser:
         assert [(await browser.get("/nowhere")).status for _ in range(101)] == [404] * 100 + [429]
@@ -126,7 +126,7 @@ def _handlers(behaviour: Any) -> list[Any]:
     return [grpc.method_handlers_generic_handler("shop.Orders", {"Get": handler})]
 
 
-def test_grpc(pasted: dict[str, dict[str, Any]]) -> None:
+def test_grpc_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     server = pasted["gRPC"]["blocking_server"]
     server.add_generic_rpc_handlers(_handlers(lambda request, context: request))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -141,7 +141,7 @@ def test_grpc(pasted: dict[str, dict[str, Any]]) -> None:
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_grpc_for_asyncio(pasted: dict[str, dict[str, Any]]) -> None:
+async def test_grpc_for_asyncio_example_works(pasted: dict[str, dict[str, Any]]) -> None:
     async def behaviour(request: bytes, context: Any) -> bytes:
         return request
 

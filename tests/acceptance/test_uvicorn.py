@@ -68,11 +68,11 @@ def test_the_application_of_the_readme_limits(shop: str) -> None:
         assert http.get("/nowhere").status_code == 404
 
 
-def test_without_proxy_headers_nobody_chooses_an_address(shop: str) -> None:
+def test_client_address_is_not_chosen_without_proxy_headers(shop: str) -> None:
     assert refused_at_last(lambda number: claiming(shop, number)) is not None
 
 
-def test_by_default_who_comes_from_this_machine_does() -> None:
+def test_local_clients_choose_their_address_by_default() -> None:
     """Which is why the page says to turn it off; should uvicorn think better of it, the page can say less."""
     with served() as url:
         assert refused_at_last(lambda number: claiming(url, number)) is None

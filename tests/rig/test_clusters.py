@@ -49,7 +49,7 @@ def copied(primary: Server, replica: Server) -> None:
     wait_until(lambda: replica.ask("DBSIZE") == primary.ask("DBSIZE"), "the replica's copy")
 
 
-def test_it_starts_with_all_slots_shared_evenly(cluster: Cluster) -> None:
+def test_cluster_starts_with_its_slots_shared_evenly(cluster: Cluster) -> None:
     primaries = cluster.primaries
     assert primaries == cluster.nodes[:3]
     assert sum(len(cluster.slots_of(primary)) for primary in primaries) == SLOTS

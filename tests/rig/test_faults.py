@@ -96,7 +96,7 @@ def test_latency_delays_but_does_not_throttle(proxy: FaultProxy) -> None:
         assert proxy.counts().requests.forwarded == before.requests.forwarded
 
 
-def test_what_is_held_arrives_later(proxy: FaultProxy) -> None:
+def test_held_bytes_arrive_later(proxy: FaultProxy) -> None:
     with connected(proxy) as connection:
         before = proxy.counts()
         proxy.replies = Flow(held=True)
@@ -107,7 +107,7 @@ def test_what_is_held_arrives_later(proxy: FaultProxy) -> None:
         assert connection.recv(100) == PONG
 
 
-def test_half_open_the_server_hears_nothing_and_not_even_the_end(proxy: FaultProxy, server: Server) -> None:
+def test_half_open_connection_passes_nothing_to_the_server(proxy: FaultProxy, server: Server) -> None:
     with connected(proxy) as connection:
         connection.sendall(b"CLIENT ID\r\n")
         client_id = connection.recv(100)[1:-2]
@@ -181,18 +181,18 @@ def test_a_client_is_hung_up_on_when_there_is_no_server() -> None:
         assert proxy.counts().connections == 0
 
 
-def test_a_port_that_somebody_took_meanwhile_is_exchanged(server: Server) -> None:
+def test_port_in_use_is_exchanged(server: Server) -> None:
     proxy = FaultProxy(server.address)
     with socket.create_server(proxy.address) as rival, proxy, connected(proxy):
         assert proxy.port != rival.getsockname()[1]
 
 
-def test_waiting_in_vain_says_what_was_seen(proxy: FaultProxy) -> None:
+def test_timeout_names_what_was_seen(proxy: FaultProxy) -> None:
     with pytest.raises(TimeoutError, match=r"in vain; seen so far: Counts\(connections=0"):
         proxy.when(lambda counts: counts.connections > 0, timeout=0.01)
 
 
-async def test_an_event_loop_can_use_it(proxy: FaultProxy) -> None:
+async def test_proxy_works_in_an_event_loop(proxy: FaultProxy) -> None:
     reader, writer = await asyncio.open_connection(*proxy.address)
     proxy.replies = Flow(latency=0.01)
     for _ in range(3):
@@ -210,7 +210,7 @@ needs_openssl = pytest.mark.skipif(not can_make_certificates(), reason="no opens
 
 
 @needs_openssl
-def test_it_speaks_tls_for_servers_that_do_not(server: Server, tmp_path: Path) -> None:
+def test_proxy_adds_tls_to_a_server(server: Server, tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     trusting = certificate.client_context()
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13 and later
@@ -224,7 +224,7 @@ def test_it_speaks_tls_for_servers_that_do_not(server: Server, tmp_path: Path) -
 
 
 @needs_openssl
-def test_a_certificate_with_another_name_is_noticed_by_those_who_look(server: Server, tmp_path: Path) -> None:
+def test_certificate_with_another_name_is_noticed_by_a_checking_client(server: Server, tmp_path: Path) -> None:
     certificate = Certificate.make("elsewhere.example", tmp_path)
     with (
         FaultProxy(server.address, certificate=certificate) as proxy,

@@ -38,7 +38,7 @@ def holds_everywhere(sentinel_set: SentinelSet, key: str, value: bytes | None) -
     wait_until(lambda: {server.ask("GET", key) for server in sentinel_set.servers} == {value}, f"{key} on all servers")
 
 
-def test_who_is_cut_off_asks_again_and_who_is_refused_is_told() -> None:
+def test_broken_connection_is_retried_and_a_refusal_is_raised() -> None:
     """Sentinels have the clients of a server killed when they give it another role."""
     said: list[Exception] = [BrokenPipeError(), ConnectionResetError(), ConnectionError()]
 
@@ -53,7 +53,7 @@ def test_who_is_cut_off_asks_again_and_who_is_refused_is_told() -> None:
         come_to_terms(holds, "an answer")
 
 
-def test_it_starts_with_one_primary_that_all_sentinels_name(sentinel_set: SentinelSet) -> None:
+def test_sentinels_name_one_primary_at_start(sentinel_set: SentinelSet) -> None:
     assert [role(server) for server in sentinel_set.servers].count(b"master") == 1
     assert role(sentinel_set.primary) == b"master"
     assert set(sentinel_set.replicas) == set(sentinel_set.servers) - {sentinel_set.primary}

@@ -47,7 +47,7 @@ def test_an_unknown_flavour_is_refused_by_name() -> None:
         binary("ketchup")
 
 
-def test_it_answers_on_its_port_and_on_its_socket(server: Server) -> None:
+def test_server_answers_on_its_port_and_its_socket(server: Server) -> None:
     assert server.ask("PING") == b"PONG"
     with socket.create_connection(server.address, timeout=30) as connection:
         connection.sendall(b"PING\r\n")
@@ -83,14 +83,14 @@ def test_a_server_that_cannot_start_says_why(flavour: str) -> None:
     assert not server.folder.exists()
 
 
-def test_a_port_that_somebody_took_meanwhile_is_exchanged(flavour: str) -> None:
+def test_port_in_use_is_exchanged(flavour: str) -> None:
     server = Server(flavour)
     with socket.create_server(("127.0.0.1", server.port)) as rival, server:
         assert server.port != rival.getsockname()[1]
         assert server.ask("PING") == b"PONG"
 
 
-def test_restarted_it_is_empty_and_where_it_was(own: Server) -> None:
+def test_restarted_server_is_empty_and_has_its_port(own: Server) -> None:
     pid, address = own.pid, own.address
     own.ask("SET", "k", "v")
     own.restart()
@@ -100,7 +100,7 @@ def test_restarted_it_is_empty_and_where_it_was(own: Server) -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_ended_it_is_gone_and_can_start_again(own: Server, ending: str) -> None:
+def test_ended_server_can_start_again(own: Server, ending: str) -> None:
     getattr(own, ending)()
     assert gone(own.pid)
     with pytest.raises(ConnectionRefusedError):
@@ -109,7 +109,7 @@ def test_ended_it_is_gone_and_can_start_again(own: Server, ending: str) -> None:
     assert own.ask("PING") == b"PONG"
 
 
-def test_frozen_it_keeps_connections_open_and_answers_once_thawed(own: Server) -> None:
+def test_frozen_server_keeps_connections_and_answers_when_thawed(own: Server) -> None:
     with own.talk() as conversation:
         own.freeze()
         with pytest.raises(TimeoutError):
@@ -124,7 +124,7 @@ def test_a_frozen_server_can_be_stopped(own: Server) -> None:
     assert gone(own.pid)
 
 
-def test_it_does_not_outlive_a_test_process_that_is_killed(flavour: str) -> None:
+def test_server_does_not_outlive_a_killed_test_process(flavour: str) -> None:
     program = f"""if True:
         import time
         from tests.rig.servers import Server
@@ -143,7 +143,7 @@ def test_it_does_not_outlive_a_test_process_that_is_killed(flavour: str) -> None
     wait_until(lambda: gone(int(pid)) and not any(Path(folder).exists() for folder in folders), "the orphans' end")
 
 
-def test_it_does_not_outlive_a_test_process_whose_forks_live_on(flavour: str) -> None:
+def test_server_does_not_outlive_a_test_process_with_living_forks(flavour: str) -> None:
     program = f"""if True:
         import os, time
         from tests.rig.servers import Server
@@ -179,7 +179,7 @@ def test_a_fork_that_exits_takes_no_server_with_it(own: Server) -> None:
     assert own.ask("PING") == b"PONG"
 
 
-def test_the_port_of_a_killed_server_is_given_to_nobody_else(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_of_a_killed_server_stays_reserved(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     own.kill()
     monkeypatch.setattr("tests.rig.servers._PORTS", [own.port] * 200)
     with pytest.raises(OSError, match="no free port"):
@@ -187,7 +187,7 @@ def test_the_port_of_a_killed_server_is_given_to_nobody_else(own: Server, monkey
     own.start()
 
 
-def test_it_is_awake_while_it_runs_and_is_not_frozen(own: Server) -> None:
+def test_server_is_awake_while_it_runs_unfrozen(own: Server) -> None:
     assert own.awake
     own.freeze()
     assert not own.awake
@@ -200,7 +200,7 @@ def test_it_is_awake_while_it_runs_and_is_not_frozen(own: Server) -> None:
     assert own.awake
 
 
-def test_restarted_it_remembers_what_it_was_told_to_write_down(own: Server) -> None:
+def test_restarted_server_has_what_it_saved(own: Server) -> None:
     own.ask("CONFIG", "SET", "maxmemory", "5mb")
     own.ask("CONFIG", "REWRITE")
     own.restart()
@@ -231,7 +231,7 @@ def test_replicas_follow_and_sentinels_watch(flavour: str) -> None:
 
 
 @pytest.mark.skipif(not can_step_clocks(), reason="no C compiler to build the clock shim with")
-def test_its_clock_can_be_stepped_both_ways_and_stays_so(flavour: str) -> None:
+def test_clock_of_a_server_can_be_stepped_both_ways(flavour: str) -> None:
     with Server(flavour, steppable=True) as server:
 
         def ahead() -> float:
@@ -269,7 +269,7 @@ def test_a_clock_that_cannot_be_stepped_says_so(server: Server) -> None:
 
 
 @pytest.mark.skipif(not can_make_certificates(), reason="no openssl command")
-def test_it_speaks_tls_where_it_was_built_with_it(flavour: str, tmp_path: Path) -> None:
+def test_server_built_with_tls_speaks_it(flavour: str, tmp_path: Path) -> None:
     certificate = Certificate.make("127.0.0.1", tmp_path)
     if not speaks_tls(flavour, certificate):
         pytest.skip(f"this {flavour}-server was built without TLS")

@@ -85,7 +85,7 @@ def test_a_proxy_asks_with_any_method(memory: Running) -> None:
         assert other.status_code == 200
 
 
-def test_who_has_no_token_is_not_answered() -> None:
+def test_call_without_a_token_is_refused() -> None:
     with over_memory(tokens=("0123456789abcdef",)) as running, httpx.Client(base_url=running.url) as client:
         for path in ("/v1/check", "/v1/openapi.json", "/v1/authz/pages", "/elsewhere"):
             assert client.post(path, json=ALICE).status_code == 401
@@ -93,7 +93,7 @@ def test_who_has_no_token_is_not_answered() -> None:
         assert client.post("/v1/check", json=ALICE, headers=headers).json()["remaining"] == 2
 
 
-def test_callers_at_once_are_admitted_no_more_often_than_the_quota_says(memory: Running) -> None:
+def test_concurrent_callers_do_not_exceed_the_quota(memory: Running) -> None:
     asked = {"key": "k", "quota": "50/day"}
     with httpx.Client(base_url=memory.url, timeout=DEADLINE) as client, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: client.post("/v1/acquire", json=asked).json(), range(80)))

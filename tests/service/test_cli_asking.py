@@ -68,7 +68,7 @@ def _json(*words: str | Path) -> Any:
     return json.loads(_run(*words, "--json").stdout)
 
 
-def test_check_charges_and_ends_by_what_was_decided() -> None:
+def test_check_charges_and_exits_by_the_verdict() -> None:
     first = _run("check", "path=/search", "ip=192.0.2.1")
     assert first.exit_code == 0
     lines = [line.split() for line in first.stdout.splitlines()]
@@ -91,7 +91,7 @@ def test_check_with_an_id_charges_once() -> None:
         assert (said["allowed"], said["decisions"][1]["remaining"]) == (True, 0)
 
 
-def test_check_says_where_no_counter_decided() -> None:
+def test_check_names_the_source_of_a_degraded_verdict() -> None:
     assert _run("check", "path=/banned").stdout.startswith("refused by banned (blocked): retry after")
     assert _run("check", "path=/health").stdout == "allowed by health\n"
 
@@ -105,7 +105,7 @@ def test_peek_charges_nothing_by_rules_or_by_quota() -> None:
     assert said["decisions"][0]["remaining"] == 5
 
 
-def test_reset_forgets() -> None:
+def test_reset_clears_the_counters() -> None:
     assert _run("check", "path=/search", "ip=192.0.2.4", "--cost", "2").exit_code == 0
     assert _run("peek", "path=/search", "ip=192.0.2.4").exit_code == 3
     assert _run("reset", "path=/search", "ip=192.0.2.4").stdout == "reset\n"
@@ -136,7 +136,7 @@ def test_keys_show_lists_every_counter() -> None:
     ]
 
 
-def test_keys_show_looks_into_a_store_without_a_service(tmp_path: Path, server: Server) -> None:
+def test_keys_show_reads_a_store_without_a_service(tmp_path: Path, server: Server) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES, encoding="utf-8")
     store = f"{server.url}?deadline=30&prefix=keys-show&secret=0123456789abcdef0123"
@@ -164,12 +164,12 @@ def test_keys_show_looks_into_a_store_without_a_service(tmp_path: Path, server: 
         ("top", "--interval", "0"),
     ],
 )
-def test_what_is_not_understood_ends_with_2(words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(words: tuple[str, ...]) -> None:
     assert _run(*words).exit_code == 2
 
 
 @pytest.mark.parametrize("words", [("check", "a=b"), ("peek", "a=b"), ("reset", "a=b"), ("explain", "a=b"), ("top",)])
-def test_a_service_that_cannot_answer_ends_with_4(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_service_exits_with_4(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     result = _run(*words, "--url", f"http://127.0.0.1:{free_port()}")
     assert (result.exit_code, "cannot be reached: Connection refused" in result.stderr) == (4, True)
     monkeypatch.setenv("PENSTOCK_TOKEN", "another-token-of-16")

@@ -40,7 +40,7 @@ def _levels(found: list[dict[str, Any]], about: str) -> list[str]:
     return [one["level"] for one in found if one["about"].startswith(about)]
 
 
-def test_without_anything_it_looks_at_packages_and_says_what_is_not_there() -> None:
+def test_doctor_without_a_service_checks_packages() -> None:
     result = _run()
     assert result.exit_code == 0
     assert "fine     packages: python 3." in result.stdout
@@ -57,7 +57,7 @@ def test_a_good_server_is_no_problem(server: Server) -> None:
     assert code == 0
 
 
-def test_a_server_that_evicts_is_a_problem_with_what_to_do() -> None:
+def test_evicting_server_is_a_problem_with_a_remedy() -> None:
     with Server("valkey", config=("maxmemory 50mb", "maxmemory-policy allkeys-lru")) as server:
         result = _run("--store", f"{server.url}?{SECRET}")
     assert result.exit_code == 1
@@ -101,7 +101,7 @@ def test_secrets_that_others_may_read_are_problems(tmp_path: Path) -> None:
     assert _findings("--secret", tmp_path / "none")[0] == 1
 
 
-def test_it_looks_at_what_the_service_would_use(tmp_path: Path) -> None:
+def test_doctor_checks_what_the_service_would_use(tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
     config.write_text('rules = "limits.yaml"\nstore = "memory://"\n', encoding="utf-8")
     config.chmod(0o600)
@@ -112,11 +112,11 @@ def test_it_looks_at_what_the_service_would_use(tmp_path: Path) -> None:
     assert _run("--config", config).exit_code == 2
 
 
-def test_something_else_that_listens_is_no_service() -> None:
+def test_another_program_on_the_port_is_a_problem() -> None:
     with listening(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")) as url:
         code, found = _findings("--url", url)
     assert (code, _levels(found, "service")) == (1, ["problem"])
 
 
-def test_a_service_that_was_named_and_is_not_there_is_a_problem() -> None:
+def test_named_service_that_is_down_is_a_problem() -> None:
     assert _findings("--url", f"http://127.0.0.1:{free_port()}")[0] == 1

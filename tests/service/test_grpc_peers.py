@@ -165,7 +165,9 @@ CASES: dict[str, tuple[str, bytes, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_caller_sees_the_same(channels: dict[str, grpc.Channel], case: tuple[str, bytes, dict[str, Any]]) -> None:
+def test_grpc_clients_see_the_same_answers(
+    channels: dict[str, grpc.Channel], case: tuple[str, bytes, dict[str, Any]]
+) -> None:
     method, data, options = case
     seen = {name: ask(channel, method, data, **dict(options)) for name, channel in channels.items()}
     if method == "Nothing":  # each has its own words
@@ -178,14 +180,14 @@ def test_a_caller_sees_the_same(channels: dict[str, grpc.Channel], case: tuple[s
     ("method", "data", "options"),
     [("Echo", bytes(LARGEST + 1), {}), ("Echo", bytes(LARGEST + 1), {"compression": grpc.Compression.Gzip})],
 )
-def test_too_large_is_the_same_status(
+def test_oversized_message_has_the_same_status(
     channels: dict[str, grpc.Channel], method: str, data: bytes, options: dict[str, Any]
 ) -> None:
     codes = {ask(channel, method, data, **dict(options)).code for channel in channels.values()}
     assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-def test_more_than_the_server_reads_at_all_is_also_too_large() -> None:
+def test_body_beyond_the_wire_limit_has_that_status_too() -> None:
     with (
         serving(Grpc(methods()), limits=ServerLimits(body=50_000)) as running,
         grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel,
@@ -194,12 +196,12 @@ def test_more_than_the_server_reads_at_all_is_also_too_large() -> None:
         assert ask(channel, "Echo", b"hello").size == 5
 
 
-def test_a_fault_tells_nothing_of_itself(channels: dict[str, grpc.Channel]) -> None:
+def test_internal_error_reveals_nothing(channels: dict[str, grpc.Channel]) -> None:
     outcome = ask(channels["ours"], "Faulty", b"")
     assert (outcome.code, outcome.details) == (grpc.StatusCode.INTERNAL, "a fault of this server")
 
 
-def test_many_at_once_over_one_connection(channels: dict[str, grpc.Channel]) -> None:
+def test_concurrent_calls_share_one_connection(channels: dict[str, grpc.Channel]) -> None:
     call = channels["ours"].unary_unary("/test.Test/Echo")
     futures = [call.future(b"%d" % number, timeout=DEADLINE) for number in range(500)]  # beyond the streams allowed
     assert [future.result() for future in futures] == [b"%d" % number for number in range(500)]
@@ -230,7 +232,7 @@ def test_a_channel_outlives_a_drained_server_on_the_same_port() -> None:
         )
 
 
-def test_over_tls(tmp_path: Path) -> None:
+def test_grpc_works_over_tls(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     with serving(Grpc(methods()), tls=ServerTls(certificate.path, certificate.key)) as running:
         credentials = grpc.ssl_channel_credentials(certificate.path.read_bytes())
@@ -258,7 +260,7 @@ class Talking:
         self.gone = True
 
 
-def test_both_sides_of_a_stream_go_on() -> None:
+def test_streaming_call_runs_in_both_directions() -> None:
     talks: list[Talking] = []
 
     def opener(exchange: StreamingCall) -> Talking:

@@ -28,19 +28,19 @@ def curl(*arguments: str, given: bytes = b"") -> bytes:
     return subprocess.run(command, input=given, capture_output=True, check=True).stdout
 
 
-def test_curl_asks_again_on_the_same_connection(echo: Running) -> None:
+def test_curl_reuses_the_connection(echo: Running) -> None:
     urls = [f"{echo.url}/{number}?q" for number in range(3)]
     assert curl(*urls, "-w", "%{num_connects}") == b"GET\n/0\nq\n1GET\n/1\nq\n0GET\n/2\nq\n0"
 
 
-def test_curl_posts_chunks_and_what_is_large(echo: Running) -> None:
+def test_curl_posts_chunked_and_large_bodies(echo: Running) -> None:
     """A large body is announced with Expect: 100-continue; one of unknown length comes in chunks."""
     for more in ((), ("-H", "Transfer-Encoding: chunked"), ("-H", "Expect:")):
         got = curl("--data-binary", "@-", *more, f"{echo.url}/p", given=LARGE)
         assert got == b"POST\n/p\n\n" + LARGE
 
 
-def test_curl_head_and_http_1_0(echo: Running) -> None:
+def test_curl_uses_head_and_http_1_0(echo: Running) -> None:
     assert b"\r\ncontent-length: 9\r\n" in curl("-I", f"{echo.url}/a")
     assert curl("-0", f"{echo.url}/a") == b"GET\n/a\n\n"
 
@@ -68,7 +68,7 @@ def test_httpx_reads_a_refusal_while_it_sends() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_other_sockets(loop: str, tmp_path: Path) -> None:
+def test_unix_and_ipv6_sockets_are_served(loop: str, tmp_path: Path) -> None:
     handler = Echo()
     with serving(handler, loop=loop, family="unix", folder=str(tmp_path)) as running:
         assert curl("--unix-socket", running.address, "http://any/a") == b"GET\n/a\n\n"

@@ -27,14 +27,14 @@ def draining(running: Running, seconds: float) -> threading.Thread:
     return thread
 
 
-def test_nobody_new_is_let_in(loop: str) -> None:
+def test_draining_server_accepts_no_connections(loop: str) -> None:
     with serving(Echo(), loop=loop) as running:
         running.call(running.server.drain(1))
         with pytest.raises(ConnectionRefusedError):
             running.ask(GET)
 
 
-def test_what_was_taken_is_answered_and_then_it_closes(loop: str) -> None:
+def test_draining_connection_answers_its_calls_and_closes(loop: str) -> None:
     handler = Holding()
     with serving(handler, loop=loop) as running, running.client() as busy, running.client() as idle:
         assert idle.send(b"")
@@ -51,7 +51,7 @@ def test_what_was_taken_is_answered_and_then_it_closes(loop: str) -> None:
         assert not drain.is_alive()
 
 
-def test_what_is_left_after_a_while_is_cut_off(loop: str) -> None:
+def test_drain_aborts_connections_after_its_time(loop: str) -> None:
     handler = Holding()
     with serving(handler, loop=loop) as running, running.client() as client:
         client.send(GET)
@@ -61,7 +61,7 @@ def test_what_is_left_after_a_while_is_cut_off(loop: str) -> None:
         assert handler.calls[0].gone
 
 
-def test_a_request_that_has_come_in_part_is_still_taken(loop: str) -> None:
+def test_drain_still_takes_an_incomplete_request(loop: str) -> None:
     for whole in (GET, POST, CHUNKED):
         with serving(Echo(), loop=loop) as running, running.client() as client:
             client.send(whole[:-3])
@@ -80,7 +80,7 @@ def _partial(running: Running) -> bool:
     return any(getattr(one, "_partial", False) for one in running.run(lambda: tuple(traffic.connections)))
 
 
-def test_who_asked_before_the_server_stops_is_answered(loop: str) -> None:
+def test_request_sent_before_the_drain_is_answered(loop: str) -> None:
     """Requests that lie in the system's buffers have been sent, although nobody has read them."""
     with serving(Echo(), loop=loop) as running:
         clients = [Client(running.connect()) for _ in range(50)]
@@ -95,13 +95,13 @@ def test_who_asked_before_the_server_stops_is_answered(loop: str) -> None:
             client.close()
 
 
-def test_draining_twice_and_draining_what_never_listened() -> None:
+def test_drain_may_be_repeated_and_needs_no_listener() -> None:
     with serving(Echo()) as running:
         running.call(running.server.drain(1))
         running.call(running.server.drain(1))
 
 
-def test_pipelined_requests_that_were_read_are_answered() -> None:
+def test_drain_answers_pipelined_requests() -> None:
     handler = Holding()
     fed = Fed(handler).feed(GET * 3)
     fed.connection.drain()

@@ -141,7 +141,7 @@ def outcome(pieces: list[bytes]) -> tuple[list[tuple[bytes, ...]], list[int], bo
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(max_examples=EXAMPLES)
 @given(stream=_streams, cuts=st.lists(st.integers(0, 2000), max_size=6))
-def test_whatever_comes_in_whatever_pieces(part: int, stream: bytes, cuts: list[int]) -> None:
+def test_any_stream_in_any_pieces_is_handled_alike(part: int, stream: bytes, cuts: list[int]) -> None:
     at = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     whole = outcome([stream])
     pieces = outcome([stream[a:b] for a, b in itertools.pairwise(at)])
@@ -170,7 +170,7 @@ def running() -> Iterator[Running]:
 
 @settings(max_examples=max(20, EXAMPLES // 10))
 @given(streams=st.lists(_streams, min_size=1, max_size=4))
-def test_whatever_comes_over_sockets_neighbours_are_served(running: Running, streams: list[bytes]) -> None:
+def test_any_stream_over_sockets_leaves_other_connections_served(running: Running, streams: list[bytes]) -> None:
     with running.client() as neighbour:
         neighbour.send(b"GET /n HTTP/1.1\r\n")
         for stream in streams:

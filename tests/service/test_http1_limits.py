@@ -33,20 +33,20 @@ def test_a_request_that_takes_too_long_is_refused(part: bytes) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_sending_a_byte_now_and_then_does_not_help(part: bytes) -> None:
+def test_trickled_request_is_refused_too(part: bytes) -> None:
     fed = Fed(Echo(), LIMITS)
     for now in range(12):
         fed.feed(b"POST / HTTP/1.1\r\n" if now == 0 else b"X: y\r\n").sweep(now)
     assert fed.statuses == [408]
 
 
-def test_a_request_has_its_time_anew_after_another() -> None:
+def test_each_request_has_its_own_time_limit() -> None:
     fed = Fed(Echo(), LIMITS).feed(GET[:5]).sweep(0).sweep(9).feed(GET[5:] + GET[:5]).sweep(10).sweep(19)
     assert fed.statuses == [200]
     assert fed.sweep(20).statuses == [200, 408]
 
 
-def test_a_silent_connection_is_closed_without_a_word() -> None:
+def test_idle_connection_is_closed_without_an_answer() -> None:
     fed = Fed(Echo(), LIMITS).sweep(0).sweep(74)
     assert not fed.tape.closed
     assert fed.sweep(75).tape.closed
@@ -56,7 +56,7 @@ def test_a_silent_connection_is_closed_without_a_word() -> None:
     assert fed.statuses == [200]
 
 
-def test_empty_lines_are_no_sign_of_life() -> None:
+def test_empty_lines_do_not_extend_the_idle_time() -> None:
     fed = Fed(Echo(), LIMITS).sweep(0)
     for now in range(1, 76):
         fed.feed(b"\r\n").sweep(now)
@@ -64,7 +64,7 @@ def test_empty_lines_are_no_sign_of_life() -> None:
     assert fed.statuses == []
 
 
-def test_who_sends_small_chunks_takes_turns_with_others() -> None:
+def test_connection_with_small_chunks_lets_others_be_read() -> None:
     """Each of them takes as long as a small request, and a loop may read from one peer again and again in one turn."""
     handler = Echo()
     fed = Fed(handler)
@@ -82,7 +82,7 @@ def test_who_sends_small_chunks_takes_turns_with_others() -> None:
     assert fed.feed(GET).statuses == [200, 200]
 
 
-def test_who_waits_for_an_answer_waits_as_long_as_it_takes() -> None:
+def test_waiting_for_an_answer_has_no_time_limit() -> None:
     handler = Holding()
     fed = Fed(handler, LIMITS).feed(GET)
     for now in range(1000):
@@ -95,7 +95,7 @@ def test_who_waits_for_an_answer_waits_as_long_as_it_takes() -> None:
     assert fed.sweep(1075).tape.closed
 
 
-def test_a_peer_that_takes_none_of_its_answers_is_cut_off() -> None:
+def test_peer_that_reads_no_answers_is_aborted() -> None:
     fed = Fed(Echo(), LIMITS).feed(GET).sweep(0)
     fed.tape.unsent = 100
     assert not fed.sweep(0).sweep(4).tape.closed
@@ -104,7 +104,7 @@ def test_a_peer_that_takes_none_of_its_answers_is_cut_off() -> None:
     assert fed.sweep(9).tape.closed
 
 
-def test_a_peer_that_lingers_is_cut_off() -> None:
+def test_lingering_peer_is_aborted() -> None:
     fed = Fed(Echo(), LIMITS).feed(b"nonsense\r\n\r\n").sweep(0)
     assert fed.tape.ended
     assert not fed.feed(b"and more").sweep(4).tape.closed
@@ -113,7 +113,7 @@ def test_a_peer_that_lingers_is_cut_off() -> None:
     assert not fed.traffic.connections
 
 
-def test_while_a_peer_leaves_too_much_unread_nothing_is_read_and_nothing_written() -> None:
+def test_full_write_buffer_pauses_reading_and_writing() -> None:
     handler = Holding()
     fed = Fed(handler, LIMITS).feed(GET * 2)
     fed.connection.pause_writing()
@@ -127,7 +127,7 @@ def test_while_a_peer_leaves_too_much_unread_nothing_is_read_and_nothing_written
     assert fed.tape.reading
 
 
-def test_what_had_been_read_is_taken_up_when_the_peer_reads_again() -> None:
+def test_buffered_requests_resume_when_the_peer_reads_again() -> None:
     handler = Holding()
     fed = Fed(handler, ServerLimits(calls=2)).feed(GET * 4)
     fed.connection.pause_writing()
@@ -165,7 +165,7 @@ class Terse:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_slow_peers_over_sockets(loop: str) -> None:
+def test_slow_peers_over_sockets_are_refused(loop: str) -> None:
     with serving(Echo(), limits=ServerLimits(reading=0.1), loop=loop) as running:
         for part in PARTS:
             with running.client() as client:
@@ -175,7 +175,7 @@ def test_slow_peers_over_sockets(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_silent_peers_over_sockets(loop: str) -> None:
+def test_silent_peers_over_sockets_are_closed(loop: str) -> None:
     with serving(Echo(), limits=ServerLimits(idle=0.1), loop=loop) as running:
         with running.client() as client:
             assert client.closed
@@ -203,7 +203,7 @@ def test_a_deaf_peer_is_not_read_from_and_then_cut_off(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_slow_reader_gets_all_of_it(loop: str) -> None:
+def test_slow_reader_gets_every_answer(loop: str) -> None:
     with (
         serving(Lavish(), limits=ServerLimits(unsent=10_000, calls=4), loop=loop) as running,
         running.client() as client,
@@ -214,7 +214,7 @@ def test_a_slow_reader_gets_all_of_it(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_those_who_hold_most_are_cut_off_when_all_hold_too_much(loop: str) -> None:
+def test_largest_incomplete_requests_are_aborted_beyond_the_total(loop: str) -> None:
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n"
     chunks = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nc350\r\n"
     with (

@@ -48,7 +48,7 @@ def echo(request: pytest.FixtureRequest) -> Iterator[Running]:
 # ---------------------------------------------------------------- any pieces
 
 
-def test_requests_cut_in_two_at_every_byte() -> None:
+def test_requests_cut_at_every_byte_are_read() -> None:
     whole = Fed(Echo()).feed(STREAM)
     for cut in range(1, len(STREAM)):
         handler = Echo()
@@ -58,21 +58,21 @@ def test_requests_cut_in_two_at_every_byte() -> None:
         assert not fed.tape.closed
 
 
-def test_requests_that_come_byte_by_byte() -> None:
+def test_requests_are_read_byte_by_byte() -> None:
     handler = Echo()
     fed = Fed(handler).feed(*(STREAM[at : at + 1] for at in range(len(STREAM))))
     assert [(call.path, call.body) for call in handler.calls] == ASKED
     assert fed.output == Fed(Echo()).feed(STREAM).output
 
 
-def test_what_one_read_brings_is_one_batch_and_one_write() -> None:
+def test_requests_of_one_read_form_one_batch_and_one_write() -> None:
     handler = Echo()
     fed = Fed(handler).feed(STREAM)
     assert handler.batches == [6]
     assert len(fed.tape.written) == 1
 
 
-def test_a_call_says_what_was_asked_and_by_whom() -> None:
+def test_call_has_the_request_and_its_peer() -> None:
     handler = Echo()
     Fed(handler).feed(b"GET /a?b=c HTTP/1.1\r\nHost: x\r\nX-Thing:  some thing \r\n\r\n")
     (call,) = handler.calls
@@ -105,7 +105,7 @@ def test_an_empty_line_behind_a_body_may_be_cut_in_two() -> None:
 # ---------------------------------------------------------------- over sockets
 
 
-def test_one_after_the_other_on_one_connection(echo: Running) -> None:
+def test_requests_follow_each_other_on_one_connection(echo: Running) -> None:
     with echo.client() as client:
         for number in range(20):
             body = b"x" * number
@@ -124,7 +124,7 @@ def test_a_burst_is_answered_in_order(echo: Running) -> None:
         assert [client.answer().body for _ in range(1000)] == [b"GET\n/%d\n\n" % number for number in range(1000)]
 
 
-def test_chunks_over_a_socket(echo: Running) -> None:
+def test_chunked_bodies_are_read_over_a_socket(echo: Running) -> None:
     with echo.client() as client:
         for _ in range(3):
             assert client.ask(CHUNKED).body.endswith(b"\nhello, world")
@@ -139,7 +139,7 @@ def test_a_peer_that_sends_no_more_is_still_answered(echo: Running) -> None:
     echo.wait_empty()
 
 
-def test_a_peer_that_stops_in_the_middle_is_let_go(echo: Running) -> None:
+def test_connection_that_ends_within_a_request_is_closed(echo: Running) -> None:
     for part in (b"", b"G", GET[:-1], POST[:-1], CHUNKED[:-3]):
         with echo.client() as client:
             assert client.send(part).shut().closed
@@ -192,7 +192,7 @@ def test_no_more_calls_than_the_limit_are_under_way() -> None:
 # ---------------------------------------------------------------- methods, versions, expectations
 
 
-def test_head_gets_the_head_alone(echo: Running) -> None:
+def test_answer_to_head_has_no_body(echo: Running) -> None:
     with echo.client() as client:
         answer = client.send(b"HEAD /abc HTTP/1.1\r\nHost: x\r\n\r\n").answer(bodiless=True)
         assert answer.headers["content-length"] == str(len("HEAD\n/abc\n\n"))
@@ -208,7 +208,7 @@ def test_an_old_client_is_closed_unless_it_asks_to_be_kept(echo: Running) -> Non
         assert client.closed
 
 
-def test_close_means_close_and_nothing_behind_it_is_read(echo: Running) -> None:
+def test_connection_close_stops_reading(echo: Running) -> None:
     with echo.client() as client:
         answer = client.ask(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + GET)
         assert answer.headers["connection"] == "close"
@@ -243,7 +243,7 @@ def test_100_continue_waits_for_earlier_answers() -> None:
     assert fed.output.endswith(b"second")
 
 
-def test_who_has_sent_the_body_without_waiting_gets_no_100_continue_later() -> None:
+def test_body_sent_without_waiting_gets_no_100_continue() -> None:
     handler = Holding()
     head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
     for framing, body in (
@@ -271,7 +271,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_whatever_a_handler_raises_each_call_is_answered(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_in_a_handler_is_answered_with_500(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving(Faulty(), loop=loop) as running, running.client() as client:
         for _ in range(2):
             client.send(GET * 3)

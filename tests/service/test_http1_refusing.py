@@ -77,7 +77,7 @@ def is_refusal(answer: Answer, status: int) -> bool:
 
 
 @pytest.mark.parametrize(("data", "status"), SHAPES.values(), ids=SHAPES)
-def test_a_shape_is_refused_and_neighbours_do_not_notice(echo: Running, data: bytes, status: int) -> None:
+def test_invalid_request_is_refused_and_other_connections_are_served(echo: Running, data: bytes, status: int) -> None:
     with echo.client() as neighbour, echo.client() as client:
         neighbour.send(GET[:10])
         assert is_refusal(client.ask(data), status)
@@ -86,7 +86,7 @@ def test_a_shape_is_refused_and_neighbours_do_not_notice(echo: Running, data: by
 
 
 @pytest.mark.parametrize(("data", "status"), SHAPES.values(), ids=SHAPES)
-def test_a_shape_is_refused_in_any_pieces(data: bytes, status: int) -> None:
+def test_invalid_request_is_refused_in_any_pieces(data: bytes, status: int) -> None:
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
         handler = Echo()
         fed = Fed(handler, LIMITS).feed(GET, *pieces, GET)
@@ -122,7 +122,7 @@ def test_a_refusal_waits_for_earlier_answers() -> None:
     assert fed.tape.ended
 
 
-def test_who_sends_on_still_gets_to_read_the_refusal(echo: Running) -> None:
+def test_peer_that_keeps_sending_can_read_the_refusal(echo: Running) -> None:
     """A server that closes with input unread makes the peer's system throw away what it has not read yet."""
     with echo.client() as client:
         client.send(POST + b"Content-Length: 3000000\r\n\r\n")
@@ -133,7 +133,7 @@ def test_who_sends_on_still_gets_to_read_the_refusal(echo: Running) -> None:
     echo.wait_empty()
 
 
-def test_nothing_is_left_of_the_refused(echo: Running) -> None:
+def test_refused_connections_leave_nothing_behind(echo: Running) -> None:
     for data, _ in SHAPES.values():
         with echo.client() as client:
             client.send(data)

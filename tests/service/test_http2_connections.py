@@ -67,13 +67,13 @@ def test_a_preface_that_comes_byte_by_byte_is_recognised() -> None:
         assert Peer(client).send(request(1)).answer(1).body == b"GET\n/\n\n"
 
 
-def test_what_begins_like_a_preface_and_is_none() -> None:
+def test_near_preface_is_read_as_http_1() -> None:
     with serving(Echo()) as running, running.client() as client:
         client.send(PREFACE[:10] + b"HTTP/1.1\r\n\r\n")
         assert client.answer().status == 400
 
 
-def test_over_tls_the_handshake_decides(tmp_path: Path) -> None:
+def test_alpn_decides_the_protocol_over_tls(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     echo = Echo()
     with serving(echo, tls=ServerTls(certificate.path, certificate.key)) as running:
@@ -89,7 +89,7 @@ def test_over_tls_the_handshake_decides(tmp_path: Path) -> None:
         assert [call.peer.secure for call in echo.calls] == [True, True]
 
 
-def test_what_arrives_together_is_handled_together_and_leaves_together() -> None:
+def test_calls_of_one_read_form_one_batch_and_one_write() -> None:
     echo = Echo()
     with serving(echo) as running, connected(running) as peer:
         peer.send(b"".join(request(id, POST, b"%d" % id) for id in range(1, 101, 2)))
@@ -173,7 +173,7 @@ def test_draining_answers_what_is_under_way_and_what_is_on_its_way() -> None:
 # ---------------------------------------------------------------- silent
 
 
-def test_a_silent_connection_is_sent_away_well() -> None:
+def test_idle_connection_gets_a_goaway() -> None:
     with serving(Echo(), limits=ServerLimits(idle=0.05)) as running, connected(running) as peer:
         peer.until(GOAWAY)
         peer.send(frame(PING, ACK, 0, peer.until(PING).payload))
@@ -188,12 +188,12 @@ def test_a_request_that_does_not_end_is_reset() -> None:
         assert peer.alive()
 
 
-def test_settings_that_are_never_acknowledged() -> None:
+def test_missing_acknowledgement_of_settings_closes_the_connection() -> None:
     with serving(Echo(), limits=ServerLimits(reading=0.05)) as running, running.client() as client:
         assert Peer(client.send(GREETING)).end() == Code.SETTINGS_TIMEOUT
 
 
-def test_a_window_that_stays_shut() -> None:
+def test_window_that_stays_closed_ends_the_connection() -> None:
     limits = ServerLimits(stalled=0.05)
     with serving(Echo(), limits=limits) as running, connected(running) as peer, connected(running) as other:
         peer.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
@@ -201,7 +201,7 @@ def test_a_window_that_stays_shut() -> None:
         assert other.send(request(1)).answer(1).body == b"GET\n/\n\n"
 
 
-def test_a_peer_that_reads_nothing_is_cut_off_and_others_do_not_notice() -> None:
+def test_peer_that_reads_nothing_is_aborted_and_others_are_served() -> None:
     class Large:
         HEAD = Head(200)
 

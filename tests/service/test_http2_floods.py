@@ -100,7 +100,7 @@ def test_streams_that_are_opened_and_left_alone_are_refused_beyond_the_limit() -
         assert refused == list(range(21, 101, 2))
 
 
-def test_an_orderly_load_is_no_flood() -> None:
+def test_regular_load_is_no_flood() -> None:
     """The negative control: as many requests, each answered."""
     with serving(Echo()) as running, connected(running) as peer:
         for start in range(1, 2 * MANY, 200):

@@ -22,7 +22,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_curl_with_prior_knowledge(tmp_path: Path) -> None:
+def test_curl_speaks_http2_with_prior_knowledge(tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"0123456789" * 50_000)
     got = tmp_path / "got"
@@ -40,7 +40,7 @@ def test_curl_with_prior_knowledge(tmp_path: Path) -> None:
         assert (told["http_code"], told["size_download"]) == (200, 0)
 
 
-def test_curl_chooses_by_the_handshake(tmp_path: Path) -> None:
+def test_curl_negotiates_http2_by_alpn(tmp_path: Path) -> None:
     certificate = Certificate.make("localhost", tmp_path)
     with serving(Echo(), tls=ServerTls(certificate.path, certificate.key)) as running:
         address = f"localhost:{running.port}:127.0.0.1"

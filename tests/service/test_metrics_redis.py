@@ -69,7 +69,7 @@ def test_a_server_that_is_gone_is_down_and_says_nothing(server: Server) -> None:
     store.close()
 
 
-def test_a_server_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_server_does_not_block_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_info, "WITHIN", 0.05)
     with Server() as frozen:
         store, watch = watched(frozen)
@@ -80,7 +80,7 @@ def test_a_server_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
     store.close()
 
 
-def test_a_user_who_may_not_ask_has_no_figures(server: Server) -> None:
+def test_user_without_info_permission_exports_no_figures(server: Server) -> None:
     server.ask("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "+@all", "-info")
     store = RedisStore(f"redis://narrow:pw@127.0.0.1:{server.port}?secret=s")
     assert list(store.inspect(5).values()) == [None]

@@ -71,7 +71,7 @@ def test_traces_follow_the_caller() -> None:
         assert KEYS[0] not in service.said
 
 
-def test_traces_that_nobody_asked_for_import_nothing() -> None:
+def test_service_without_traces_does_not_import_opentelemetry() -> None:
     code = "import sys, penstock.service.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 

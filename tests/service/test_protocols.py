@@ -52,7 +52,7 @@ def protocols(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_first_bytes_decide(loop: str) -> None:
+def test_first_bytes_decide_the_protocol(loop: str) -> None:
     with serving(Echo(), loop=loop) as running:
         assert running.ask(GET).body == b"GET\n/a\n\n"
         with running.client() as client:
@@ -64,7 +64,7 @@ def test_the_first_bytes_decide(loop: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("whole", [GET, PREFACE + b"hello."])
-def test_whatever_the_pieces_they_come_in(loop: str, whole: bytes) -> None:
+def test_protocol_is_detected_in_any_pieces(loop: str, whole: bytes) -> None:
     with serving(Echo(), loop=loop) as running, running.client() as client:
         for at in range(len(whole)):
             client.send(whole[at : at + 1])
@@ -75,7 +75,7 @@ def test_whatever_the_pieces_they_come_in(loop: str, whole: bytes) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_who_does_not_say_what_it_speaks_is_let_go(loop: str) -> None:
+def test_connection_without_a_preface_times_out(loop: str) -> None:
     with serving(Echo(), loop=loop, limits=ServerLimits(reading=0.1, idle=0.2)) as running:
         for part in (b"", PREFACE[:3]):
             with running.client() as client:
@@ -84,7 +84,7 @@ def test_who_does_not_say_what_it_speaks_is_let_go(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_who_has_said_nothing_does_not_keep_a_server_from_stopping(loop: str) -> None:
+def test_silent_connection_does_not_delay_a_drain(loop: str) -> None:
     with serving(Echo(), loop=loop) as running, running.client() as silent, running.client() as begun:
         begun.send(PREFACE[:3])
         assert running.ask(GET).status == 200

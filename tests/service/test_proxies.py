@@ -121,9 +121,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def test_a_proxy_asks_and_refuses_and_lets_pass_when_nobody_answers(
-    proxy: tuple[httpx.Client, Workplace], service: Serving
-) -> None:
+def test_proxy_enforces_limits_and_fails_open(proxy: tuple[httpx.Client, Workplace], service: Serving) -> None:
     client, place = proxy
     mine = {"x-api-key": "mine"}
 

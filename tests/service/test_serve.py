@@ -33,7 +33,7 @@ def _allowed(service: Serving, **descriptor: str) -> bool:
         return bool(client.post("/v1/check", json={"descriptor": descriptor}).json()["allowed"])
 
 
-def test_in_an_empty_folder_it_writes_rules_serves_them_and_says_how_to_ask() -> None:
+def test_serve_in_an_empty_folder_writes_example_rules_and_prints_a_call() -> None:
     with Serving(rules=None) as service:
         (line,) = service.wait_for(r"\n  (curl .*)\n")
         assert (service.place.folder / "penstock.yaml").read_text() == EXAMPLE
@@ -43,7 +43,7 @@ def test_in_an_empty_folder_it_writes_rules_serves_them_and_says_how_to_ask() ->
         assert service.ended() == 0
 
 
-def test_rules_that_are_there_are_left_alone_and_followed() -> None:
+def test_existing_rules_are_kept_and_followed() -> None:
     rules = "rules:\n  - {id: api, key: ip, quota: 1/hour}\n"
     with Serving(rules=rules) as service:
         assert [_allowed(service, ip="192.0.2.1") for _ in range(2)] == [True, False]
@@ -55,7 +55,7 @@ def test_rules_that_are_there_are_left_alone_and_followed() -> None:
         )
 
 
-def test_it_has_reached_its_store_before_anybody_asks() -> None:
+def test_service_connects_to_its_store_before_it_is_ready() -> None:
     """Who asked first would be answered without the store: there is no time to connect within a decision."""
     with Server() as store:
         with Serving("--store", f"{store.url}?secret=of-these-tests", *PATIENT) as service:
@@ -66,7 +66,7 @@ def test_it_has_reached_its_store_before_anybody_asks() -> None:
             assert client.post("/v1/check", json=CHECK).json()["source"] == "local", "nor is it stopped by a dead one"
 
 
-def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None:
+def test_reload_reads_a_file_without_a_second_look() -> None:
     with Serving() as service, service.client() as client:
         (service.place.folder / "penstock.yaml").write_text("rules: [")
         service.signal(signal.SIGHUP)
@@ -76,7 +76,7 @@ def test_asked_to_reload_it_does_not_wait_until_the_file_is_seen_twice() -> None
         assert client.post("/v1/check", json=CHECK).json()["allowed"], "the rules before stay in force"
 
 
-def test_a_reload_that_comes_too_early_waits_until_there_is_something_to_reload(tmp_path: Path) -> None:
+def test_early_reload_waits_for_its_handler(tmp_path: Path) -> None:
     """Without a handler SIGHUP ends a process, and whoever restarts services takes that for a clean end."""
     config = tmp_path / "service.toml"
     os.mkfifo(config)  # so it stands still while it starts
@@ -95,7 +95,7 @@ def test_a_reload_that_comes_too_early_waits_until_there_is_something_to_reload(
         service.wait_for("rules are in force", 2)
 
 
-def test_keys_that_are_refused_are_seen_and_those_before_them_stay(tmp_path: Path) -> None:
+def test_refused_keys_are_reported_and_the_old_ones_stay(tmp_path: Path) -> None:
     keys = tmp_path / "keys.csv"
     head, row = "hash,owner,tier,status\n", f"{'5f' * 16},acme,,active\n"
     keys.write_text(head + row, encoding="utf-8")
@@ -113,7 +113,7 @@ def test_keys_that_are_refused_are_seen_and_those_before_them_stay(tmp_path: Pat
         assert "5f5f" not in service.said
 
 
-def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
+def test_call_under_way_is_answered_before_the_service_ends() -> None:
     with Serving() as service:
         with service.client() as client:
             assert client.get("/livez").status_code == 200  # the connection stays open, and is told
@@ -123,7 +123,7 @@ def test_a_call_that_is_under_way_is_answered_before_it_ends() -> None:
         assert service.ended() == 0
 
 
-def test_when_tokens_are_set_nothing_but_health_is_open() -> None:
+def test_tokens_protect_everything_but_health() -> None:
     with Serving(PENSTOCK_TOKENS=TOKEN) as service, service.client() as client:
         assert {
             path: client.get(path).status_code for path in ("/livez", "/readyz", "/metrics", "/v1/openapi.json")
@@ -141,7 +141,7 @@ def test_when_tokens_are_set_nothing_but_health_is_open() -> None:
         assert TOKEN not in service.said
 
 
-def test_over_a_unix_socket_the_line_works_too() -> None:
+def test_printed_call_works_over_a_unix_socket() -> None:
     with Serving(listen="unix:penstock.sock") as service:
         (line,) = service.wait_for(r"\n  (curl .*)\n")
         asked = subprocess.check_output(["/bin/sh", "-c", line], cwd=service.place.folder, text=True, timeout=DEADLINE)
@@ -156,13 +156,13 @@ def test_metrics_can_be_switched_off() -> None:
         assert client.get("/metrics").status_code == 404
 
 
-def test_rules_that_are_named_and_not_there_are_not_made_up() -> None:
+def test_named_rules_that_do_not_exist_are_an_error() -> None:
     with Serving("--rules", "missing.yaml") as service:
         assert service.ended() == 1
         assert service.said.startswith("missing.yaml: ")
 
 
-def test_a_port_that_is_taken_is_said_to_be() -> None:
+def test_port_in_use_is_reported() -> None:
     with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as taken, Serving(listen=str(taken.addresses[0])) as service:
         assert service.ended() == 2
         assert service.said == f"listen {taken.addresses[0]}: Address already in use\n"
@@ -225,7 +225,7 @@ def test_a_view_whose_terminal_is_closed_ends_the_service(tmp_path: Path, flags:
         process.wait()
 
 
-def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
+def test_terminal_shows_a_live_view(tmp_path: Path) -> None:
     process, ours = _in_a_terminal(tmp_path)
     shown, asked = b"", False
     try:
@@ -249,7 +249,7 @@ def test_in_a_terminal_there_is_a_view_of_what_happens(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_make_certificates(), reason="no openssl")
-def test_over_tls_the_line_works_and_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+def test_printed_call_works_over_tls_and_certificates_are_renewed(tmp_path: Path) -> None:
     certificate = Certificate.make("127.0.0.1", tmp_path)
     flags = ("--tls-certificate", str(certificate.path), "--tls-key", str(certificate.key))
     with Serving(*flags) as service:
@@ -276,7 +276,7 @@ def _trusted(url: str, certificate: Path) -> bool:
         return False
 
 
-def test_it_makes_room_for_its_connections_itself() -> None:
+def test_service_raises_its_limit_of_open_files() -> None:
     """Most shells allow 1,024 open files: the connections beyond were cut off without a word."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if not before[1] > 600:
@@ -292,7 +292,7 @@ def test_it_makes_room_for_its_connections_itself() -> None:
         assert int(re.findall(r"Max open files\s+(\d+)", limits)[0]) >= 400
 
 
-def test_every_line_of_the_log_has_the_form_that_was_asked_for() -> None:
+def test_every_log_line_has_the_configured_format() -> None:
     """Also those of others: where spans cannot be sent, OpenTelemetry says so."""
     pytest.importorskip("opentelemetry.sdk")
     traces = {"OTEL_TRACES_SAMPLER": "always_on", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}

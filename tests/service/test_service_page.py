@@ -102,7 +102,7 @@ class Application:
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_nginx_asks_as_the_page_has_it(tmp_path: Path) -> None:
+def test_nginx_works_as_the_page_shows(tmp_path: Path) -> None:
     rules = "rules: [{id: pages, match: {path: {prefix: /api}}, key: ip, quota: 2/day}]"
     (locations,) = blocks("nginx")
     with over_memory(rules) as service, serving(Application()) as application:

@@ -91,7 +91,7 @@ def name_shown(running: Running, context: ssl.SSLContext, name: str = "localhost
         return dict(part[0] for part in certificate["subject"])["commonName"]  # type: ignore[misc]
 
 
-def test_encrypted_and_by_that_known_as_secure(loop: str, authority: Authority, own: Pair) -> None:
+def test_encrypted_connection_is_marked_as_secure(loop: str, authority: Authority, own: Pair) -> None:
     handler = Asking()
     with serving(handler, tls=ServerTls(*own), loop=loop) as running:
         context = client_context(authority)
@@ -144,7 +144,7 @@ def test_old_versions_are_refused(loop: str, authority: Authority, own: Pair) ->
         running.wait_empty()
 
 
-def test_who_speaks_no_tls_is_let_go(loop: str, own: Pair) -> None:
+def test_plaintext_on_a_tls_port_is_closed(loop: str, own: Pair) -> None:
     with serving(Asking(), tls=ServerTls(*own), loop=loop, limits=ServerLimits(reading=0.3)) as running:
         with running.client() as client:
             assert b"HTTP" not in client.send(GET).rest()
@@ -153,7 +153,7 @@ def test_who_speaks_no_tls_is_let_go(loop: str, own: Pair) -> None:
         running.faults.clear()  # a failed handshake is something that event loops may mention
 
 
-def test_names_of_a_client_by_its_certificate(loop: str, authority: Authority, own: Pair, client_pair: Pair) -> None:
+def test_client_has_the_names_of_its_certificate(loop: str, authority: Authority, own: Pair, client_pair: Pair) -> None:
     handler = Asking()
     with serving(handler, tls=ServerTls(*own, authority.certificate), loop=loop) as running:
         name_shown(running, client_context(authority, client_pair))
@@ -161,7 +161,7 @@ def test_names_of_a_client_by_its_certificate(loop: str, authority: Authority, o
     assert peer.names == ("caller.example", "spiffe://example/caller", "caller@example", "caller")
 
 
-def test_who_shows_no_certificate_or_a_strange_one_is_refused(
+def test_missing_or_untrusted_client_certificate_is_refused(
     loop: str, authority: Authority, own: Pair, client_pair: Pair, tmp_path: Path
 ) -> None:
     handler = Asking()
@@ -221,7 +221,9 @@ def test_a_bad_certificate_leaves_the_old_one_and_says_why(
         assert name_shown(running, context) == "second"
 
 
-def test_a_new_authority_decides_whom_to_trust(loop: str, authority: Authority, own: Pair, tmp_path: Path) -> None:
+def test_renewed_authority_decides_which_clients_are_trusted(
+    loop: str, authority: Authority, own: Pair, tmp_path: Path
+) -> None:
     handler = Asking()
     trusted = tmp_path / "trusted.pem"
     shutil.copy(authority.certificate, trusted)

@@ -25,7 +25,7 @@ def service() -> Iterator[Serving]:
             yield serving
 
 
-def test_nobody_fails_but_who_was_being_answered_by_a_worker_that_was_killed(service: Serving) -> None:
+def test_killed_worker_loses_only_the_calls_it_was_answering(service: Serving) -> None:
     with Load(service.port, CONNECTIONS) as load:
         load.go_on()
         os.kill(service.workers[0], signal.SIGKILL)

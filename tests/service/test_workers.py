@@ -94,7 +94,7 @@ def test_connections_wait_while_there_is_no_worker(start: Start) -> None:
     assert service.ask() != service.ready()[0]
 
 
-def test_a_rolling_restart_replaces_every_worker_and_refuses_nobody(start: Start) -> None:
+def test_rolling_restart_replaces_every_worker_and_refuses_no_call(start: Start) -> None:
     service = start(2, 5)
     service.wait_for("is ready", 2)
     before = service.ready()
@@ -153,7 +153,7 @@ def test_a_command_that_cannot_be_run_at_all_ends_it(start: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_it_ends_its_workers_and_itself(start: Start, number: signal.Signals) -> None:
+def test_sigterm_ends_the_workers_and_the_supervisor(start: Start, number: signal.Signals) -> None:
     service = start(2, 5)
     service.wait_for("is ready", 2)
     service.signal(number)
@@ -171,7 +171,7 @@ def test_a_worker_that_does_not_end_is_killed(start: Start) -> None:
     assert _is_gone(service.ready()[0])
 
 
-def test_told_twice_it_waits_for_nobody(start: Start) -> None:
+def test_second_sigterm_kills_the_workers(start: Start) -> None:
     service = start(1, 1_000, "--stubborn")
     service.wait_for("is ready")
     service.signal(signal.SIGTERM)
@@ -180,7 +180,7 @@ def test_told_twice_it_waits_for_nobody(start: Start) -> None:
     assert _is_gone(service.ready()[0])
 
 
-def test_if_no_worker_ever_becomes_ready_it_gives_up(start: Start) -> None:
+def test_supervisor_gives_up_if_no_worker_becomes_ready(start: Start) -> None:
     service = start(2, 5, "--never-ready")
     assert service.ended() == 1
     assert "ended with code 3 before it was ready: giving up" in service.said
@@ -194,7 +194,7 @@ def test_workers_do_not_outlive_a_supervisor_that_is_killed(start: Start) -> Non
         wait_until(lambda pid=pid: _is_gone(pid), "a worker without supervisor to end")  # type: ignore[misc]
 
 
-def test_who_dies_again_and_again_is_started_after_growing_pauses() -> None:
+def test_repeatedly_failing_worker_is_started_after_growing_pauses() -> None:
     pauses = [pause_after(failures) for failures in range(1, 100)]
     assert pauses[:4] == [0.0, 0.1, 0.2, 0.4]
     assert pauses == sorted(pauses)

@@ -31,7 +31,7 @@ def _run(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_a_sound_file_is_said_to_be_sound(file: Path) -> None:
+def test_valid_file_is_reported_as_sound(file: Path) -> None:
     result = _run("rules", "check", file)
     assert result.exit_code == 0
     assert result.stdout == f"penstock.yaml: sound, 1 rule, 0 overrides, version {RuleSet(parse(SOUND)).version}\n"
@@ -47,7 +47,7 @@ def test_every_fault_is_a_line_that_an_editor_can_jump_to(file: Path) -> None:
     assert lines[2:] == ["2 faults"]
 
 
-def test_scripts_get_the_same_as_json(file: Path) -> None:
+def test_check_prints_the_same_as_json(file: Path) -> None:
     result = _run("rules", "check", file, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("rules", "check"), ("rules", "chekc", "x"), ("rules", "check", "a", "b")])
-def test_a_command_that_is_not_understood_ends_with_2(words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(words: tuple[str, ...]) -> None:
     assert _run(*words).exit_code == 2
 
 
@@ -98,7 +98,7 @@ def test_without_its_extra_the_command_says_what_to_install(
     assert "pip install 'penstock[cli]'" in capsys.readouterr().err
 
 
-def test_it_explains_which_rules_apply_to_a_request(file: Path) -> None:
+def test_explain_names_the_rules_that_apply(file: Path) -> None:
     result = _run("rules", "explain", file, "ip=192.0.2.7", "path=/v1=x")
     assert result.exit_code == 0
     assert "it may pass\napi: applies: it has no condition\n    counted by ip (an IPv4 address)\n" in result.stdout
@@ -106,14 +106,14 @@ def test_it_explains_which_rules_apply_to_a_request(file: Path) -> None:
     assert "192.0.2.7" not in result.stdout
 
 
-def test_it_explains_to_scripts_too(file: Path) -> None:
+def test_explain_prints_the_same_as_json(file: Path) -> None:
     said = json.loads(_run("rules", "explain", file, "ip=192.0.2.7", "--json").stdout)
     assert said["outcome"] == "it may pass"
     assert said["rules"][0]["applies"] is True
     assert said["rules"][0]["quotas"] == ["100/minute"]
 
 
-def test_it_explains_no_file_that_is_faulty_and_no_entry_without_a_name(file: Path) -> None:
+def test_explain_refuses_faulty_files_and_entries_without_a_name(file: Path) -> None:
     assert _run("rules", "explain", file, "=x").exit_code == 2
     assert _run("rules", "explain", file, "ip").exit_code == 2
     file.write_text(FAULTY, encoding="utf-8")

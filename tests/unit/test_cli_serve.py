@@ -42,20 +42,20 @@ def test_all_settings_are_printed_with_their_origin_and_without_secrets(tmp_path
     assert TOKEN not in result.stdout
 
 
-def test_what_is_wrong_is_printed_a_line_each_and_nothing_is_started(tmp_path: Path) -> None:
+def test_faults_are_printed_a_line_each_and_nothing_starts(tmp_path: Path) -> None:
     result = _run("--workers", "no", "--listen", "nowhere", "--config", str(tmp_path / "missing.toml"))
     assert result.exit_code == 2
     assert [line.split(" ")[0] for line in result.stderr.splitlines()] == ["config", "listen", "workers"]
 
 
-def test_several_workers_on_counts_in_memory_are_refused_and_told_of_redis() -> None:
+def test_several_workers_with_a_memory_store_are_refused() -> None:
     result = _run("--workers", "2")
     assert result.exit_code == 2
     assert result.stderr.startswith("workers 2 (from --workers): processes cannot share the counts of store memory://")
     assert "redis://" in result.stderr
 
 
-def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
+def test_worker_is_started_with_the_given_flags() -> None:
     flags = {"listen": [":1", ":2"], "workers": "4", "store": None, "trusted_proxies": []}
     assert _command(flags, Path("a.toml"))[3:] == [
         *("serve", "--config", "a.toml", "--listen", ":1", "--listen", ":2", "--workers", "4"),
@@ -85,5 +85,5 @@ def test_a_worker_is_started_by_the_flags_that_were_given() -> None:
         ),
     ],
 )
-def test_the_line_to_try_it_with(settings: Settings, address: ListenAddress, line: str) -> None:
+def test_example_call_fits_the_settings(settings: Settings, address: ListenAddress, line: str) -> None:
     assert curl(settings, address).startswith(line)

@@ -59,7 +59,7 @@ def test_a_process_that_answers_is_live_and_ready(rules: RuleSource[RuleSet]) ->
     assert told["rules"] == {"version": rules.version, "age": 0.0, "stale": 0.0}
 
 
-def test_without_its_store_it_still_answers_and_says_so() -> None:
+def test_service_without_its_store_is_ready_and_degraded() -> None:
     health = Health(None, lambda: {"10.0.0.1:6379": "open", "10.0.0.2:6379": "closed", "10.0.0.3:6379": "half-open"})
     status, told = _ask(health, "/readyz")
     assert (status, told["status"]) == (200, "degraded")
@@ -67,7 +67,7 @@ def test_without_its_store_it_still_answers_and_says_so() -> None:
     assert "10.0.0" not in json.dumps(told)
 
 
-def test_rules_that_were_refused_are_seen_and_not_quoted(rules: RuleSource[RuleSet], clock: ManualClock) -> None:
+def test_refused_rules_degrade_and_are_not_quoted(rules: RuleSource[RuleSet], clock: ManualClock) -> None:
     health = Health(rules)
     rules.path.write_text("rules:\n  - {id: api, key: ip, quota: hush}\n", encoding="utf-8")
     clock.advance(5)
@@ -79,7 +79,7 @@ def test_rules_that_were_refused_are_seen_and_not_quoted(rules: RuleSource[RuleS
     assert "hush" not in json.dumps(told)
 
 
-def test_rules_that_nobody_looks_at_any_more_are_seen(rules: RuleSource[RuleSet], clock: ManualClock) -> None:
+def test_rules_that_are_no_longer_followed_degrade(rules: RuleSource[RuleSet], clock: ManualClock) -> None:
     health = Health(rules)
     clock.advance(61)
     assert health.state().degraded == ("rules: the file is not followed any more",)
@@ -88,7 +88,7 @@ def test_rules_that_nobody_looks_at_any_more_are_seen(rules: RuleSource[RuleSet]
     assert clock.micros > 61 * SECOND
 
 
-def test_the_configuration_of_envoy_is_seen_beside_the_rules(rules: RuleSource[RuleSet], tmp_path: Path) -> None:
+def test_envoy_configuration_is_reported_beside_the_rules(rules: RuleSource[RuleSet], tmp_path: Path) -> None:
     folder = tmp_path / "config"
     folder.mkdir()
     file = folder / "edge.yaml"
@@ -103,7 +103,7 @@ def test_the_configuration_of_envoy_is_seen_beside_the_rules(rules: RuleSource[R
     assert "hush" not in json.dumps(told)
 
 
-def test_once_it_drains_it_wants_no_more_requests() -> None:
+def test_draining_service_is_not_ready() -> None:
     health = Health()
     health.draining = True
     status, told = _ask(health, "/readyz")
@@ -114,5 +114,5 @@ def test_once_it_drains_it_wants_no_more_requests() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("HEAD", "/readyz", 200), ("POST", "/readyz", 405), ("GET", "/", 404)]
 )
-def test_it_is_only_looked_at(method: str, path: str, status: int) -> None:
+def test_health_accepts_get_and_head_only(method: str, path: str, status: int) -> None:
     assert _ask(Health(), path, method)[0] == status

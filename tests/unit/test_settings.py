@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "service.toml"
 
 
-def test_with_nothing_said_it_is_one_worker_on_this_machine_with_a_memory_store() -> None:
+def test_defaults_are_one_local_worker_with_a_memory_store() -> None:
     settings = load()
     assert settings == Settings()
     assert [str(address) for address in settings.listen] == ["127.0.0.1:8080"]
@@ -80,13 +80,13 @@ def test_an_address_is_a_host_and_a_port_or_a_path(text: str, address: ListenAdd
 
 
 @pytest.mark.parametrize("text", ["8080", "host", "::1:8080", "host:65536", "host:-1", "unix:", "unix:" + "x" * 101])
-def test_anything_else_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     (fault,) = _faults({"listen": [text]})
     assert fault.startswith("listen ['")
     assert fault.endswith("(from --listen): expected host:port, [v6]:port or unix:path (of at most 100 characters)")
 
 
-def test_everything_that_is_wrong_is_said_at_once(file: Path) -> None:
+def test_all_faults_are_reported_at_once(file: Path) -> None:
     file.write_text('limit_head = true\nwrokers = 2\nlisten = []\nlog_level = "loud"\n', encoding="utf-8")
     environment = {"PENSTOCK_TOKEN_SECRET": "hush", "PENSTOCK_TLS_KEY": "/nowhere/key.pem"}
     faults = _faults({"workers": "many", "drain_seconds": "nan"}, environment, file)
@@ -107,7 +107,7 @@ def test_everything_that_is_wrong_is_said_at_once(file: Path) -> None:
         ("#" + "x" * 2_000_000, "at most 1048576 bytes"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_said_to_be_so_and_never_quoted(file: Path, content: str, said: str) -> None:
+def test_unreadable_file_is_reported_and_never_quoted(file: Path, content: str, said: str) -> None:
     file.write_text(content, encoding="utf-8")
     (fault,) = _faults(file=file)
     assert said in fault
@@ -125,7 +125,7 @@ def test_several_workers_need_a_store_that_they_can_share() -> None:
     assert load({"workers": "4", "store": "redis://localhost"}).workers == 4
 
 
-def test_settings_that_need_each_other(tmp_path: Path) -> None:
+def test_settings_that_need_each_other_are_checked(tmp_path: Path) -> None:
     pem = tmp_path / "pem"
     pem.touch()
     assert _faults({"tls_certificate": str(pem)}) == [
@@ -138,7 +138,7 @@ def test_settings_that_need_each_other(tmp_path: Path) -> None:
     assert load({"tls_certificate": str(pem), "tls_key": str(pem)}).tls_key == pem
 
 
-def test_who_is_trusted_is_a_number_or_networks() -> None:
+def test_trusted_proxies_are_a_number_or_networks() -> None:
     assert load({"trusted_proxies": ["2"]}).trusted_proxies == 2
     assert load(environment={"PENSTOCK_TRUSTED_PROXIES": "10.0.0.0/8, unix"}).trusted_proxies == ("10.0.0.0/8", "unix")
     assert "expected" in _faults({"trusted_proxies": ["0.0.0.0/0"]})[0]
@@ -200,7 +200,7 @@ def test_urls_are_printed_without_what_may_be_secret(url: str, printed: str) -> 
         f"redis+sentinel://:{SECRET[:7]}@h",
     ],
 )
-def test_what_is_wrong_with_a_store_is_said_without_it(url: str) -> None:
+def test_fault_of_a_store_does_not_quote_its_url(url: str) -> None:
     (fault,) = _faults({"store": url})
     assert fault.startswith("store (not shown) (from --store): expected a URL, such as memory:// or redis://")
     assert SECRET[:7] not in fault

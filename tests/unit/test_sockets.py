@@ -23,7 +23,7 @@ def test_a_port_of_0_is_any_that_is_free_and_the_same_for_all_addresses_of_a_hos
         socket.create_connection(("localhost", first.port)).close()
 
 
-def test_what_is_in_use_is_said_and_nothing_stays_open() -> None:
+def test_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
     with ListeningSockets([ListenAddress("127.0.0.1", 0)]) as listening:
         taken = listening.addresses[0]
         with pytest.raises(InvalidOption, match=rf"^listen 127\.0\.0\.1:{taken.port}: Address already in use$"):
@@ -48,7 +48,7 @@ def test_the_file_of_a_unix_socket_goes_with_it(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path) -> None:
+def test_stale_socket_file_is_removed_and_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
@@ -70,11 +70,11 @@ def test_what_a_killed_process_left_is_removed_but_no_other_file(tmp_path: Path)
         (ListenAddress(path="/run/s"), "/run/s"),
     ],
 )
-def test_where_a_client_reaches_it(address: ListenAddress, reached: str) -> None:
+def test_address_for_clients_replaces_wildcards(address: ListenAddress, reached: str) -> None:
     assert address.reached_at == reached
 
 
-def test_where_there_is_no_ipv6_every_interface_is_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wildcard_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver names both all the same. An address that is not there at all is a fault."""
     make = listening_module._on_port
 
@@ -93,7 +93,7 @@ def test_where_there_is_no_ipv6_every_interface_is_those_of_ipv4(monkeypatch: py
         ListeningSockets([ListenAddress("192.0.2.1", 0)])
 
 
-def test_room_is_made_for_connections_as_far_as_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(1_024, 4_096)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, made: limits.append(made))

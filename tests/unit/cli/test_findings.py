@@ -31,7 +31,7 @@ def _found(asked: ServerAnswers) -> list[tuple[Level, str]]:
     return [(finding.level, finding.says) for finding in of_server("db:6379", asked)]
 
 
-def test_a_good_server_is_said_to_be_good() -> None:
+def test_good_server_is_reported_as_fine() -> None:
     assert _found(_asked({})) == [("fine", "valkey 9.1.0, master, all settings are good")]
 
 
@@ -48,9 +48,7 @@ def test_a_good_server_is_said_to_be_good() -> None:
         ({"valkey_version": "8.0.1"}, "warning", "CVE-2025-49844", "update to 8.0.6"),
     ],
 )
-def test_each_setting_that_hurts_is_found_with_what_to_do(
-    facts: dict[str, str], level: Level, says: str, advice: str
-) -> None:
+def test_harmful_settings_are_found_with_a_remedy(facts: dict[str, str], level: Level, says: str, advice: str) -> None:
     found = [finding for finding in of_server("db:6379", _asked(facts)) if finding.level != "fine"]
     assert [finding.level for finding in found] == [level]
     assert says in found[0].says
@@ -66,7 +64,7 @@ def test_each_setting_that_hurts_is_found_with_what_to_do(
         (_asked({}, commands="cmdstat_evalsha:calls=9,usec=27000,usec_per_call=3000.00"), "scripts take 3 ms"),
     ],
 )
-def test_times_that_hurt_are_found(asked: ServerAnswers, says: str) -> None:
+def test_slow_round_trips_and_wrong_clocks_are_found(asked: ServerAnswers, says: str) -> None:
     ((level, said),) = _found(asked)
     assert level == "warning"
     assert says in said
@@ -76,7 +74,7 @@ def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
     assert all("clock" not in says for _, says in _found(_asked({}, skew=SECOND, trip=2 * SECOND)))
 
 
-def test_a_server_that_may_not_be_asked_is_not_found_fault_with() -> None:
+def test_server_that_denies_info_is_no_problem() -> None:
     found = of_server("db:6379", ServerAnswers([Exception("NOPERM"), []], NOW, NOW, NOW))
     assert [finding.level for finding in found] == ["warning"]
     assert "its user may not ask INFO" in found[0].says
@@ -92,7 +90,7 @@ def test_secrets_that_others_may_read_are_a_problem() -> None:
     ]
 
 
-def test_rules_that_everybody_may_change_are_a_problem() -> None:
+def test_world_writable_rules_are_a_problem() -> None:
     assert [one.level for one in of_files([Owned("a", 0o100666, False), Owned("b", 0o100644, False)])] == [
         "problem",
         "fine",
@@ -118,18 +116,20 @@ def test_packages_that_are_too_old_or_missing_are_named() -> None:
         (200, {}, "problem", "the reply is not that of a service"),
     ],
 )
-def test_a_service_is_taken_at_its_word(status: int, told: dict[str, object], level: Level, says: str) -> None:
+def test_finding_of_a_service_follows_its_readiness(
+    status: int, told: dict[str, object], level: Level, says: str
+) -> None:
     ((_, found, said, _),) = of_service("host:8080", status, told)
     assert (found, said) == (level, says)
 
 
-def test_the_worst_decides() -> None:
+def test_highest_level_decides_the_exit_code() -> None:
     levels: list[Level] = ["fine", "warning", "note"]
     assert worst([Finding("", level, "") for level in levels]) == "warning"
     assert worst([]) == "fine"
 
 
-def test_advice_is_parted_from_what_is_so() -> None:
+def test_message_is_split_into_fact_and_advice() -> None:
     assert parted("a: b; set c") == ("a: b", "set c")
     assert parted("no secret (set one)") == ("no secret", "set one")
     assert parted("plain") == ("plain", "")

@@ -39,13 +39,13 @@ def call(*headers: Header, path: bytes = b"/v1/check", names: tuple[str, ...] = 
         ((b"x-token", b"0123456789abcdef"), 401),
     ],
 )
-def test_a_token_opens(header: Header, status: int) -> None:
+def test_token_gives_access(header: Header, status: int) -> None:
     asked = call(header)
     Guarded(Open(), [TOKEN, "another one of them"]).handle([asked])
     assert asked.answered.status == status
 
 
-def test_who_shows_nothing_is_told_what_to_show_and_others_pass_as_a_batch() -> None:
+def test_unauthenticated_call_is_answered_401_and_the_rest_pass_as_one_batch() -> None:
     behind = Open()
     calls = [call((b"x-penstock-token", TOKEN.encode())), call(), call((b"x-penstock-token", TOKEN.encode()))]
     Guarded(behind, [TOKEN]).handle([*calls])
@@ -57,19 +57,19 @@ def test_who_shows_nothing_is_told_what_to_show_and_others_pass_as_a_batch() -> 
     assert behind.batches == [2]
 
 
-def test_a_proxy_may_pass_on_its_clients_authorization() -> None:
+def test_proxy_may_forward_the_authorization_of_its_client() -> None:
     asked = call((b"authorization", b"Bearer of the client itself"), (b"x-penstock-token", TOKEN.encode()))
     Guarded(Open(), [TOKEN]).handle([asked])
     assert asked.answered.status == 200
 
 
-def test_open_paths_are_open_and_nothing_beside_them() -> None:
+def test_open_paths_need_no_authentication_and_others_do() -> None:
     calls = [call(path=b"/livez"), call(path=b"/livez/"), call(path=b"/v1/openapi.json")]
     Guarded(Open(), [TOKEN], {b"/livez"}).handle([*calls])
     assert [one.answered.status for one in calls] == [200, 401, 401]
 
 
-def test_a_certificate_opens_by_its_name() -> None:
+def test_certificate_gives_access_by_its_name() -> None:
     known, unknown, none = call(names=("edge", "edge.example")), call(names=("other",)), call()
     Guarded(Open(), [], names=["edge"]).handle([known, unknown, none])
     assert [one.answered.status for one in (known, unknown, none)] == [200, 401, 401]
@@ -78,7 +78,7 @@ def test_a_certificate_opens_by_its_name() -> None:
     assert anybody.answered.status == 200
 
 
-def test_what_would_open_to_nobody_or_be_guessed_is_an_error() -> None:
+def test_missing_or_weak_credentials_are_an_error() -> None:
     with pytest.raises(InvalidOption, match=r"^auth: expected tokens, or names of certificates$"):
         Guarded(Open(), [])
     with pytest.raises(InvalidOption, match=r"^token 1: expected at least 16 printable ASCII characters$"):

@@ -66,7 +66,7 @@ def ask(*calls: Asked) -> Echo:
     return echo
 
 
-def test_a_batch_of_calls_is_a_batch_of_messages_for_each_method() -> None:
+def test_batch_of_calls_becomes_one_batch_of_messages_per_method() -> None:
     calls = [Asked(pack(b"one")), Asked(pack(b""), path=b"/a.B/Faulty"), Asked(pack(b"two"))]
     echo = ask(*calls)
     assert [[message.data for message in batch] for batch in echo.batches] == [[b"one", b"two"]]
@@ -74,7 +74,7 @@ def test_a_batch_of_calls_is_a_batch_of_messages_for_each_method() -> None:
     assert [call.status for call in calls] == [0, 0, 0]
 
 
-def test_a_message_knows_who_asks_and_what_came_with_it() -> None:
+def test_message_has_the_peer_and_the_metadata_of_its_call() -> None:
     call = Asked(pack(b"x"), TYPE, (b"x-one", b"1"))
     call.expires = monotonic() + 100
     ((message,),) = ask(call).batches
@@ -85,7 +85,7 @@ def test_a_message_knows_who_asks_and_what_came_with_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"application/grpc", b"application/grpc+proto", b"application/grpc;x=y"])
-def test_kinds_of_content_that_are_grpc(kind: bytes) -> None:
+def test_grpc_content_types_are_recognised(kind: bytes) -> None:
     call = Asked(pack(b"x"), (b"content-type", kind))
     ask(call)
     assert call.status == Status.OK
@@ -100,7 +100,7 @@ def test_kinds_of_content_that_are_grpc(kind: bytes) -> None:
         Asked(pack(b"x"), method=b"PUT"),
     ],
 )
-def test_what_is_no_call_of_grpc_is_told_so_in_terms_of_http(call: Asked) -> None:
+def test_other_calls_are_refused_by_http_status(call: Asked) -> None:
     assert ask(call).batches == []
     assert call.head is not None
     assert call.head.status == 415
@@ -133,13 +133,13 @@ def test_a_call_that_cannot_be_read_fails_alone(call: Asked, status: Status) -> 
     assert len(echo.batches[0]) == 1
 
 
-def test_who_packs_in_an_unknown_way_learns_which_ways_there_are() -> None:
+def test_unknown_compression_is_answered_with_the_known_ones() -> None:
     call = Asked(pack(b"x"), TYPE, (b"grpc-encoding", b"br"))
     ask(call)
     assert call.extra[b"grpc-accept-encoding"] == b"identity,gzip"
 
 
-def test_gzip_is_answered_by_gzip_if_it_pays() -> None:
+def test_gzip_is_answered_with_gzip_if_the_answer_is_long() -> None:
     headers = TYPE, (b"grpc-encoding", b"gzip")
     short, plain = Asked(pack_gzip(b"x"), *headers), Asked(pack(b"y"), *headers)
     ask(short, plain)
@@ -153,21 +153,21 @@ def test_gzip_is_answered_by_gzip_if_it_pays() -> None:
     assert gzip.decompress(long.body_sent[5:]) == bytes(5_000)
 
 
-def test_a_bomb_of_gzip_is_unpacked_no_further_than_allowed() -> None:
+def test_gzip_bomb_is_decompressed_only_up_to_the_limit() -> None:
     packed = gzip.compress(bytes(5_000_000))
     with pytest.raises(UnreadableMessage) as caught:
         unpack(struct.pack(">BI", 1, len(packed)) + packed, b"gzip", 100_000)
     assert caught.value.status == Status.RESOURCE_EXHAUSTED
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_not_handed_over() -> None:
+def test_expired_call_is_not_handed_over() -> None:
     call = Asked(pack(b"x"))
     call.expires = monotonic() - 1
     assert ask(call).batches == []
     assert call.status == Status.DEADLINE_EXCEEDED
 
 
-def test_a_fault_of_a_method_fails_what_it_has_not_answered() -> None:
+def test_exception_in_a_method_fails_its_unanswered_messages() -> None:
     calls = [Asked(pack(b"x"), path=b"/a.B/Faulty") for _ in range(3)]
     ask(*calls)
     assert [call.status for call in calls] == [Status.OK, Status.INTERNAL, Status.INTERNAL]

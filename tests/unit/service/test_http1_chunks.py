@@ -43,7 +43,7 @@ def chunked(parts: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.binary(max_size=10), st.lists(st.integers(0, 250), max_size=6))
-def test_any_body_in_any_pieces(parts: list[bytes], behind: bytes, cuts: list[int]) -> None:
+def test_any_body_is_decoded_from_any_pieces(parts: list[bytes], behind: bytes, cuts: list[int]) -> None:
     data = chunked(parts) + behind
     cuts = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     pieces = [data[a:b] for a, b in itertools.pairwise(cuts)]
@@ -61,7 +61,7 @@ def test_any_body_in_any_pieces(parts: list[bytes], behind: bytes, cuts: list[in
         b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n",
     ],
 )
-def test_shapes_of_the_same_body(data: bytes) -> None:
+def test_all_chunkings_of_a_body_are_decoded_alike(data: bytes) -> None:
     assert unchunk([data]) == (b"abc", b"")
     assert unchunk([data[at : at + 1] for at in range(len(data))]) == (b"abc", b"")
     for length in range(len(data)):
@@ -69,7 +69,7 @@ def test_shapes_of_the_same_body(data: bytes) -> None:
             unchunk([data[:length]])
 
 
-def test_hexadecimal_digits_of_either_case() -> None:
+def test_sizes_may_have_hexadecimal_digits_of_either_case() -> None:
     assert unchunk([b"A\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n"])[0] == b"0123456789" * 2
 
 
@@ -106,7 +106,7 @@ def test_hexadecimal_digits_of_either_case() -> None:
         b"0\r\n" + b"Name: xxxx\r\n" * 20 + b"\r\n",
     ],
 )
-def test_what_is_not_exact_is_refused(data: bytes) -> None:
+def test_inexact_framing_is_refused(data: bytes) -> None:
     assert refused(data) == (400, "malformed")
 
 

@@ -50,7 +50,9 @@ def test_a_request_is_its_method_path_query_headers_and_length() -> None:
         (b"1.0", b"keep-alive", True),
     ],
 )
-def test_who_wants_the_connection_kept(version: bytes, connection: bytes | None, keep: bool) -> None:
+def test_connection_header_and_version_decide_whether_the_connection_is_kept(
+    version: bytes, connection: bytes | None, keep: bool
+) -> None:
     lines = [b"GET / HTTP/" + version, b"Host: a", *([b"Connection: " + connection] if connection else [])]
     assert read(*lines).keep is keep
     assert not read(*lines, b"Connection: close", b"Connection: keep-alive").keep
@@ -75,7 +77,7 @@ def test_options_may_ask_about_the_server_as_a_whole() -> None:
     assert request.asked[1:] == (b"*", b"", ((b"host", b"a"),))
 
 
-def test_chunks_and_expectations_are_seen() -> None:
+def test_chunked_bodies_and_expectations_are_recognised() -> None:
     request = read(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: Chunked", b"Expect: 100-Continue")
     assert request.length == -1
     assert request.expects
@@ -85,7 +87,7 @@ def test_an_old_client_expects_nothing() -> None:
     assert not read(b"POST / HTTP/1.0", b"Content-Length: 3", b"Expect: 100-continue").expects
 
 
-def test_an_upgrade_is_overlooked() -> None:
+def test_upgrade_is_ignored() -> None:
     upgrade = read(
         b"POST /x HTTP/1.1", b"Host: a", b"Upgrade: h2c", b"Connection: Upgrade, HTTP2-Settings", b"Content-Length: 7"
     )
@@ -172,11 +174,11 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("lines", MALFORMED, ids=[repr(b"|".join(lines)) for lines in MALFORMED])
-def test_what_is_malformed_is_refused(lines: tuple[bytes, ...]) -> None:
+def test_malformed_heads_are_refused(lines: tuple[bytes, ...]) -> None:
     assert refused(*lines) == (400, "malformed")
 
 
-def test_the_refusals_above_are_for_their_one_flaw() -> None:
+def test_malformed_heads_pass_without_their_one_flaw() -> None:
     """A negative control: what they were made from is taken."""
     for line in (b"GET / HTTP/1.1", b"POST / HTTP/1.1", b"GET / HTTP/1.0", b"GET http://there/ HTTP/1.1"):
         assert read(line, HOST, b"X: y", b"Content-Length: 5").length == 5
@@ -186,22 +188,22 @@ def test_the_refusals_above_are_for_their_one_flaw() -> None:
 @pytest.mark.parametrize(
     "coding", [b"gzip", b"identity", b"gzip, chunked", b"xchunked", b"chunked;q=1", b"", b'"chunked"']
 )
-def test_no_transfer_coding_but_chunked(coding: bytes) -> None:
+def test_transfer_codings_other_than_chunked_are_refused(coding: bytes) -> None:
     assert refused(b"POST / HTTP/1.1", HOST, b"Transfer-Encoding: " + coding)[0] in (400, 501)
     if coding in (b"gzip", b"identity", b"gzip, chunked", b"xchunked"):
         assert refused(b"POST / HTTP/1.1", HOST, b"Transfer-Encoding: " + coding) == (501, "transfer_coding")
 
 
 @pytest.mark.parametrize("version", [b"0.9", b"1.2", b"2.0", b"3.0", b"9.9"])
-def test_other_versions(version: bytes) -> None:
+def test_other_http_versions_are_refused(version: bytes) -> None:
     assert refused(b"GET / HTTP/" + version, HOST) == (505, "version")
 
 
-def test_connect_is_not_for_us() -> None:
+def test_connect_is_refused() -> None:
     assert refused(b"CONNECT a:80 HTTP/1.1", HOST) == (405, "method_not_allowed")
 
 
-def test_other_expectations() -> None:
+def test_other_expectations_are_refused() -> None:
     assert refused(b"POST / HTTP/1.1", HOST, b"Expect: 200-ok", b"Content-Length: 1") == (417, "expectation")
 
 
@@ -224,7 +226,7 @@ def test_refusals_never_quote_what_was_sent() -> None:
         assert b"secret-of-mine" not in caught.value.body
 
 
-def test_a_head_that_comes_again_is_kept() -> None:
+def test_repeated_head_is_cached() -> None:
     requests = Requests(LIMITS)
     head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     first, second, third = (requests[bytes(bytearray(head))] for _ in range(3))
@@ -232,7 +234,7 @@ def test_a_head_that_comes_again_is_kept() -> None:
     assert third is second
 
 
-def test_heads_that_are_kept_are_few_and_short() -> None:
+def test_cache_of_heads_is_bounded() -> None:
     requests = Requests(LIMITS)
     for number in range(3 * Requests._MOST):
         head = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number
@@ -246,7 +248,7 @@ def test_heads_that_are_kept_are_few_and_short() -> None:
     assert not requests
 
 
-def test_heads_that_come_once_displace_nothing() -> None:
+def test_unique_heads_displace_nothing() -> None:
     requests = Requests(LIMITS)
     often = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     kept = [requests[often] for _ in range(2)][-1]
@@ -256,7 +258,7 @@ def test_heads_that_come_once_displace_nothing() -> None:
     assert len(requests) == 1
 
 
-def test_a_head_that_is_refused_is_not_kept() -> None:
+def test_refused_head_is_not_cached() -> None:
     requests = Requests(LIMITS)
     for _ in range(2):
         with pytest.raises(RefusedRequest):

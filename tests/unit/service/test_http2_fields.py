@@ -34,7 +34,7 @@ def refused(block: bytes, decoder: Decoder | None = None) -> bool:
         ("82", (b":method", b"GET"), False),
     ],
 )
-def test_each_representation_of_appendix_c2(block: str, field: tuple[bytes, bytes], indexed: bool) -> None:
+def test_representations_of_appendix_c2_are_decoded(block: str, field: tuple[bytes, bytes], indexed: bool) -> None:
     decoder = Decoder()
     assert fields(decoder, block) == [field]
     assert decoder.changed is indexed
@@ -60,7 +60,7 @@ def test_each_representation_of_appendix_c2(block: str, field: tuple[bytes, byte
     ],
     ids=["plain", "huffman"],
 )
-def test_three_requests_of_appendices_c3_and_c4(blocks: tuple[str, str, str]) -> None:
+def test_requests_of_appendices_c3_and_c4_are_decoded(blocks: tuple[str, str, str]) -> None:
     decoder = Decoder()
     assert [fields(decoder, block) for block in blocks] == [FIRST, SECOND, THIRD]
     # Newest first: custom-key, cache-control, :authority.
@@ -147,17 +147,17 @@ def test_an_unsound_field_is_found_again_when_it_is_named_by_its_index() -> None
 
 
 @pytest.mark.parametrize("name", [b"", b"A", b"a b", b"a:", b"a\0", b"\xe4", b":"])
-def test_names_that_are_not_sound(name: bytes) -> None:
+def test_invalid_names_are_not_sound(name: bytes) -> None:
     assert not is_sound((name, b"x"))
 
 
 @pytest.mark.parametrize("value", [b"\0", b"a\rb", b"a\n", b" a", b"a\t"])
-def test_values_that_are_not_sound(value: bytes) -> None:
+def test_invalid_values_are_not_sound(value: bytes) -> None:
     assert not is_sound((b"a", value))
     assert is_sound((b"a", b"a b"))
 
 
-def test_what_we_write_leaves_no_trace_and_says_status_and_names_by_their_index() -> None:
+def test_encoder_uses_the_static_table_alone() -> None:
     assert encode([(b":status", b"200")]) == b"\x88"
     assert encode([(b"content-type", b"a")]) == b"\x0f\x10\x01a"
     decoder = hpack.Decoder()
@@ -171,6 +171,6 @@ def test_a_header_with_a_line_end_is_never_written() -> None:
         encode([(b"a", b"b\r\nc: d")])
 
 
-def test_huffman_code_of_appendix_c4() -> None:
+def test_huffman_code_of_appendix_c4_is_decoded() -> None:
     assert from_huffman(bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff")) == b"www.example.com"
     assert from_huffman(b"") == b""

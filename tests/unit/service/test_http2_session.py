@@ -41,7 +41,7 @@ SMALL = ServerLimits(head=500, headers=10, body=100, calls=3, unsent=1_000)
 # ---------------------------------------------------------------- greetings
 
 
-def test_we_say_what_we_put_up_with_before_the_peer_says_anything() -> None:
+def test_server_announces_its_limits_first() -> None:
     hello = Talk(ServerLimits(calls=7, head=999, body=100_000), greeted=False).hello
     assert [one.kind for one in hello] == [SETTINGS, WINDOW_UPDATE]
     said = dict(read_settings(hello[0].payload))
@@ -68,7 +68,7 @@ def test_settings_are_acknowledged_once_they_are_whole() -> None:
         PREFACE + frame(SETTINGS, ACK, 0),
     ],
 )
-def test_who_does_not_begin_as_it_must_is_sent_away(start: bytes) -> None:
+def test_wrong_preface_ends_the_session(start: bytes) -> None:
     assert Talk(greeted=False).send(start).end() == Code.PROTOCOL_ERROR
 
 
@@ -81,15 +81,15 @@ def test_who_does_not_begin_as_it_must_is_sent_away(start: bytes) -> None:
         ((SettingId.MAX_FRAME_SIZE, 1 << 24), Code.PROTOCOL_ERROR),
     ],
 )
-def test_settings_out_of_range(pair: tuple[int, int], code: Code) -> None:
+def test_settings_out_of_range_end_the_session(pair: tuple[int, int], code: Code) -> None:
     assert Talk().send(settings([pair])).end() == code
 
 
-def test_settings_that_we_do_not_know_are_ignored() -> None:
+def test_unknown_settings_are_ignored() -> None:
     assert Talk().send(settings([(0x99, 5), (SettingId.MAX_FRAME_SIZE, 16_384)])).kinds() == [SETTINGS]
 
 
-def test_settings_never_acknowledged() -> None:
+def test_missing_acknowledgement_of_settings_ends_the_session() -> None:
     talk = Talk(ServerLimits(reading=10), greeted=False).send(GREETING)
     talk.session.sweep(talk.now + 9)
     assert not talk.session.control.closed
@@ -136,7 +136,7 @@ def test_settings_never_acknowledged() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Code) else value[:16].hex(),
 )
-def test_a_frame_that_ends_the_session(data: bytes, code: Code) -> None:
+def test_connection_errors_end_the_session(data: bytes, code: Code) -> None:
     assert Talk().send(data).end() == code
 
 
@@ -150,7 +150,7 @@ def test_a_frame_that_ends_the_session(data: bytes, code: Code) -> None:
         (request(1) + frame(HEADERS, BOTH, 1, block([(b"a", b"b")])), Code.STREAM_CLOSED),
     ],
 )
-def test_a_frame_that_ends_its_stream_alone(data: bytes, code: Code) -> None:
+def test_stream_errors_reset_one_stream(data: bytes, code: Code) -> None:
     talk = Talk().send(data)
     assert talk.reset(1) == code
     assert talk.send(frame(PING, 0, 0, bytes(8))).kinds() == [PING]
@@ -181,14 +181,14 @@ def test_a_request_becomes_a_call_with_its_path_parted_and_its_host() -> None:
     assert call.expires is None
 
 
-def test_cut_at_any_byte_a_request_is_the_same() -> None:
+def test_request_cut_at_any_byte_is_the_same() -> None:
     data = request(1, POST, b"hello")
     for at in range(1, len(data)):
         talk = Talk().send(data[:at]).send(data[at:])
         assert [call.body for call in talk.calls] == [b"hello"], at
 
 
-def test_a_head_in_continuations_with_padding_and_priority_and_a_body_in_pieces() -> None:
+def test_request_may_come_in_many_padded_frames() -> None:
     head = block(POST)
     data = frame(HEADERS, PADDED | PRIORITISED, 1, b"\x03" + bytes(5) + head[:5] + bytes(3))
     data += frame(CONTINUATION, 0, 1, head[5:10]) + frame(CONTINUATION, END_HEADERS, 1, head[10:])
@@ -208,7 +208,7 @@ def test_trailers_end_a_request() -> None:
     ("trailers", "flags"),
     [([(b"checksum", b"1")], END_HEADERS), ([(b":path", b"/")], BOTH), ([(b"A", b"1")], BOTH)],
 )
-def test_trailers_that_are_none(trailers: list[Header], flags: int) -> None:
+def test_malformed_trailers_reset_the_stream(trailers: list[Header], flags: int) -> None:
     talk = Talk().send(frame(HEADERS, END_HEADERS, 1, block(POST)) + frame(HEADERS, flags, 1, block(trailers)))
     assert talk.reset(1) == Code.PROTOCOL_ERROR
     assert talk.calls == []
@@ -262,22 +262,22 @@ def test_a_malformed_request_ends_its_stream_alone(fields: list[Header]) -> None
         [GET[3], GET[2], GET[1], GET[0], (b"x", b"")],
     ],
 )
-def test_unusual_and_well_formed(fields: list[Header]) -> None:
+def test_unusual_requests_are_accepted_if_well_formed(fields: list[Header]) -> None:
     assert len(Talk().send(request(1, fields)).calls) == 1
 
 
 @pytest.mark.parametrize("length", [b"4", b"6"])
-def test_a_body_that_is_not_as_long_as_said(length: bytes) -> None:
+def test_body_of_another_length_than_announced_is_refused(length: bytes) -> None:
     talk = Talk().send(request(1, [*POST, (b"content-length", length)], b"hello"))
     assert talk.reset(1) == Code.PROTOCOL_ERROR
     assert talk.calls == []
 
 
-def test_connect_is_refused_for_we_are_no_proxy() -> None:
+def test_connect_is_refused_without_a_proxy() -> None:
     assert Talk().send(request(1, [(b":method", b"CONNECT"), GET[3]])).reset(1) == Code.REFUSED_STREAM
 
 
-def test_crumbs_of_a_cookie_are_put_together() -> None:
+def test_split_cookies_are_joined() -> None:
     (call,) = Talk().send(request(1, [*GET, (b"cookie", b"a=1"), (b"x", b"y"), (b"cookie", b"b=2")])).calls
     assert call.header(b"cookie") == b"a=1; b=2"
 
@@ -286,12 +286,12 @@ def test_crumbs_of_a_cookie_are_put_together() -> None:
     ("text", "seconds"),
     [(b"2S", 2.0), (b"150m", 0.15), (b"1H", 3_600.0), (b"3M", 180.0), (b"7u", 7e-6), (b"9n", 9e-9), (b"1X", None)],
 )
-def test_a_timeout_becomes_an_instant(text: bytes, seconds: float | None) -> None:
+def test_grpc_timeout_becomes_a_deadline(text: bytes, seconds: float | None) -> None:
     talk = Talk().send(request(1, [*GET, (b"grpc-timeout", text)]))
     assert talk.calls[0].expires == (None if seconds is None else pytest.approx(talk.now + seconds))
 
 
-def test_who_waits_for_a_word_before_its_body_gets_it() -> None:
+def test_expectation_is_answered_with_100_continue() -> None:
     talk = Talk().send(frame(HEADERS, END_HEADERS, 1, block([*POST, (b"expect", b"100-continue")])))
     (said,) = talk.said()
     assert talk.reader.decoder.decode(said.payload, raw=True) == [(b":status", b"100")]
@@ -301,13 +301,13 @@ def test_who_waits_for_a_word_before_its_body_gets_it() -> None:
 # ---------------------------------------------------------------- header blocks that are remembered
 
 
-def test_a_block_that_was_seen_is_not_read_again() -> None:
+def test_repeated_header_block_is_not_decoded_again() -> None:
     talk = Talk().send(request(1) + request(3))
     first, second = talk.calls
     assert first.headers is second.headers
 
 
-def test_a_remembered_block_means_something_else_once_the_table_has_changed() -> None:
+def test_cached_header_blocks_are_dropped_when_the_table_changes() -> None:
     """The same bytes name another field after one was added to the table."""
     head = b"\x82\x86\x84"
     add = [b"\x40\x01a\x01" + value for value in (b"1", b"2")]
@@ -318,7 +318,7 @@ def test_a_remembered_block_means_something_else_once_the_table_has_changed() ->
     assert [call.header(b"a") for call in talk.calls] == [b"1", b"1", b"1", b"2", b"2", b"1", b"2"]
 
 
-def test_a_block_is_not_remembered_if_trailers_change_the_table() -> None:
+def test_header_block_is_not_cached_if_trailers_change_the_table() -> None:
     head = b"\x82\x86\x84"
     talk = Talk().send(frame(HEADERS, BOTH, 1, head + b"\x40\x01a\x011") + frame(HEADERS, BOTH, 3, head + b"\xbe"))
     talk.send(frame(HEADERS, END_HEADERS, 5, head) + frame(HEADERS, BOTH, 5, b"\x40\x01a\x012"))
@@ -329,7 +329,7 @@ def test_a_block_is_not_remembered_if_trailers_change_the_table() -> None:
 # ---------------------------------------------------------------- answers
 
 
-def test_an_answer_with_headers_body_and_trailers() -> None:
+def test_answer_has_headers_body_and_trailers() -> None:
     talk = Talk().send(request(1))
     talk.calls[0].answer(Head(200, [(b"a", b"b")], [(b"grpc-status", b"0")]), b"hello", [])
     headers, body, trailers = talk.answer(1)
@@ -337,7 +337,7 @@ def test_an_answer_with_headers_body_and_trailers() -> None:
     assert trailers == {b"grpc-status": b"0"}
 
 
-def test_headers_of_one_answer_alone_are_not_kept_with_the_head() -> None:
+def test_extra_headers_are_not_cached_with_the_head() -> None:
     head = Head(429, [(b"a", b"b")])
     talk = Talk().send(request(1) + request(3))
     talk.calls[0].answer(head, b"x", [(b"retry-after", b"3")])
@@ -347,7 +347,7 @@ def test_headers_of_one_answer_alone_are_not_kept_with_the_head() -> None:
 
 
 @pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
-def test_answers_without_a_body(method: bytes, status: int) -> None:
+def test_answers_without_a_body_end_with_their_headers(method: bytes, status: int) -> None:
     talk = Talk().send(request(1, [(b":method", method), *GET[1:]]))
     talk.calls[0].answer(Head(status), b"hello")
     assert [(one.kind, one.flags) for one in talk.said()] == [(HEADERS, BOTH)]
@@ -380,7 +380,7 @@ def test_a_head_larger_than_a_frame_goes_on_in_continuations() -> None:
     assert talk.reader.answer(said, 3).headers[b"a"] == b"x" * 40_000
 
 
-def test_a_peer_with_a_smaller_table_learns_once_that_we_use_none() -> None:
+def test_peer_with_a_smaller_table_is_told_once_that_none_is_used() -> None:
     talk = Talk().send(settings([(SettingId.HEADER_TABLE_SIZE, 100)]) + request(1) + request(3))
     talk.said()
     talk.reader.decoder.max_allowed_table_size = 100
@@ -437,7 +437,7 @@ def test_trailers_need_no_window_and_neither_does_an_empty_answer() -> None:
     assert [one.kind for one in said] == [HEADERS, HEADERS, HEADERS]
 
 
-def test_streams_share_a_window_by_turns_of_one_frame() -> None:
+def test_streams_share_a_window_round_robin() -> None:
     talk = Talk().send(window_update(0, 1) + request(1) + request(3))
     talk.session.streams._window = 0
     for call in talk.calls:
@@ -448,7 +448,7 @@ def test_streams_share_a_window_by_turns_of_one_frame() -> None:
     assert sent == [1, 3, 1, 3]
 
 
-def test_a_window_that_settings_make_too_large() -> None:
+def test_settings_that_overflow_a_window_end_the_session() -> None:
     talk = Talk().send(request(1) + window_update(1, LARGEST - 65_535))
     assert talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 65_536)])).end() == Code.FLOW_CONTROL_ERROR
 
@@ -479,7 +479,7 @@ def test_the_window_of_the_connection_is_opened_again_in_large_steps() -> None:
     assert 200 * 16_000 // 1_048_576 <= updates <= 2 * (200 * 16_000 // 1_048_576 + 1)
 
 
-def test_who_sends_more_than_the_window_of_a_stream() -> None:
+def test_data_beyond_the_window_of_a_stream_resets_it() -> None:
     talk = Talk(SMALL).send(frame(HEADERS, END_HEADERS, 1, block(POST)))
     padding = frame(DATA, PADDED, 1, b"\xff" + bytes(255))
     codes = set()
@@ -506,13 +506,13 @@ def test_a_body_that_is_too_large_is_refused_and_what_comes_after_is_dropped() -
     assert not talk.session.control.closed
 
 
-def test_a_body_that_is_too_large_in_one_frame() -> None:
+def test_oversized_body_in_one_frame_is_refused() -> None:
     talk = Talk(SMALL).send(request(1, POST, b"x" * 101) + request(3, POST, b"x" * 100))
     assert [len(call.body) for call in talk.calls] == [100]
     assert talk.answer(1).headers[b":status"] == b"413"
 
 
-def test_a_message_of_grpc_that_is_too_large_is_told_so_in_its_words() -> None:
+def test_oversized_grpc_message_gets_a_grpc_status() -> None:
     talk = Talk(SMALL).send(request(1, [*POST, (b"content-type", b"application/grpc")], b"x" * 101))
     headers = talk.answer(1).headers
     assert headers[b":status"] == b"200"
@@ -535,7 +535,7 @@ def test_more_streams_than_allowed_are_refused_and_may_be_tried_again() -> None:
     assert len(talk.calls) == 4
 
 
-def test_calls_given_up_count_as_long_as_somebody_works_on_them() -> None:
+def test_cancelled_calls_count_until_they_are_answered() -> None:
     talk = Talk(SMALL)
     for id in (1, 3, 5):
         talk.send(request(id) + reset(id, Code.CANCEL))
@@ -544,14 +544,14 @@ def test_calls_given_up_count_as_long_as_somebody_works_on_them() -> None:
     assert len(talk.send(request(9)).calls) == 4
 
 
-def test_who_leaves_too_much_unread_gets_no_more() -> None:
+def test_peer_with_too_many_unread_answers_gets_no_more() -> None:
     talk = Talk(SMALL).send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
     talk.calls[0].answer(TEXT, b"x" * 1_001)
     talk.said()
     assert talk.send(request(3)).reset(3) == Code.ENHANCE_YOUR_CALM
 
 
-def test_heads_that_are_too_large_are_soon_too_many() -> None:
+def test_repeated_oversized_heads_end_the_session() -> None:
     talk = Talk()
     bomb = b"\x82\x86\x84" + b"\xbe" * 1_000
     talk.send(frame(HEADERS, BOTH, 1, b"\x82\x86\x84\x40\x01a\x7f\x81\x1e" + b"x" * 3_968))
@@ -560,7 +560,7 @@ def test_heads_that_are_too_large_are_soon_too_many() -> None:
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_many_bodies_that_do_not_end() -> None:
+def test_too_many_incomplete_bodies_are_refused() -> None:
     talk = Talk(SMALL._replace(calls=100))
     refused = 0
     for id in range(1, 41, 2):
@@ -592,7 +592,7 @@ def test_a_head_or_a_frame_that_takes_too_long_ends_the_session(start: bytes) ->
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_answers_that_are_not_taken_end_the_session() -> None:
+def test_unread_answers_end_the_session() -> None:
     talk = Talk(ServerLimits(stalled=10)).send(settings([(SettingId.INITIAL_WINDOW_SIZE, 0)]) + request(1))
     talk.session.sweep(talk.now)
     talk.calls[0].answer(TEXT, b"hello")
@@ -604,7 +604,7 @@ def test_answers_that_are_not_taken_end_the_session() -> None:
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
+def test_idle_session_drains_and_one_with_a_call_is_not_idle() -> None:
     talk = Talk(ServerLimits(idle=10)).send(request(1))
     talk.session.sweep(talk.now + 50)
     assert not talk.session.control.closed
@@ -623,7 +623,7 @@ def test_an_idle_session_ends_well_and_one_with_a_call_is_not_idle() -> None:
 # ---------------------------------------------------------------- farewells
 
 
-def test_draining_says_so_first_and_names_the_last_stream_when_the_peer_has_seen_it() -> None:
+def test_drain_names_the_last_stream_after_the_peer_has_acknowledged_it() -> None:
     talk = Talk().send(request(1))
     talk.session.control.drain(talk.now)
     first, ping = talk.said()
@@ -642,7 +642,7 @@ def test_draining_says_so_first_and_names_the_last_stream_when_the_peer_has_seen
     assert talk.session.control.closed
 
 
-def test_draining_does_not_wait_for_long_for_a_silent_peer() -> None:
+def test_drain_does_not_wait_long_for_a_silent_peer() -> None:
     talk = Talk()
     talk.session.control.drain(talk.now)
     talk.session.sweep(talk.now + 0.5)
@@ -659,7 +659,7 @@ def test_a_peer_that_leaves_gets_its_answers_first() -> None:
     assert talk.session.control.closed
 
 
-def test_a_session_that_has_ended_hears_nothing() -> None:
+def test_closed_session_ignores_input() -> None:
     talk = Talk().send(frame(PING, 0, 1, bytes(8)))
     talk.end()
     assert talk.send(request(1)).said() == []
@@ -681,14 +681,14 @@ def test_a_session_that_has_ended_hears_nothing() -> None:
     ],
     ids=["ping", "settings", "many settings", "window", "priority", "unknown"],
 )
-def test_a_flood_of_frames_that_ask_for_nothing(nuisance: bytes) -> None:
+def test_flood_of_useless_frames_ends_the_session(nuisance: bytes) -> None:
     talk = Talk()
     for _ in range(20):
         talk.send(nuisance * 100)
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_a_flood_of_calls_given_up_at_once() -> None:
+def test_flood_of_rapid_resets_ends_the_session() -> None:
     talk = Talk()
     for id in range(1, 4_001, 2):
         talk.send(request(id) + reset(id, Code.CANCEL))
@@ -697,7 +697,7 @@ def test_a_flood_of_calls_given_up_at_once() -> None:
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_a_flood_of_requests_that_make_us_reset_them() -> None:
+def test_flood_of_invalid_requests_ends_the_session() -> None:
     talk = Talk()
     for id in range(1, 4_001, 2):
         talk.send(request(id) + window_update(id, 0))
@@ -706,7 +706,7 @@ def test_a_flood_of_requests_that_make_us_reset_them() -> None:
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_floods_of_empty_frames_within_a_request() -> None:
+def test_flood_of_empty_frames_within_a_request_ends_the_session() -> None:
     talk = Talk().send(frame(HEADERS, END_HEADERS, 1, block(POST)) + frame(DATA, 0, 1) * 2_000)
     assert talk.end() == Code.ENHANCE_YOUR_CALM
     talk = Talk().send(frame(HEADERS, 0, 1, block(POST)) + frame(CONTINUATION, 0, 1) * 2_000)
@@ -715,7 +715,7 @@ def test_floods_of_empty_frames_within_a_request() -> None:
     assert talk.end() == Code.ENHANCE_YOUR_CALM
 
 
-def test_who_gives_up_calls_that_it_waited_for_is_no_nuisance() -> None:
+def test_late_resets_are_no_flood() -> None:
     talk = Talk()
     for id in range(1, 4_001, 2):
         talk.send(request(id))
@@ -725,7 +725,7 @@ def test_who_gives_up_calls_that_it_waited_for_is_no_nuisance() -> None:
     assert not talk.session.control.closed
 
 
-def test_who_gets_something_done_may_also_ping_and_open_windows() -> None:
+def test_peer_with_served_calls_may_ping_and_open_windows() -> None:
     talk = Talk()
     for id in range(1, 8_001, 2):
         talk.send(request(id) + frame(PING, 0, 0, bytes(8)) + window_update(0, 5))
@@ -734,7 +734,7 @@ def test_who_gets_something_done_may_also_ping_and_open_windows() -> None:
     assert not talk.session.control.closed
 
 
-def test_a_long_answer_may_be_taken_in_many_steps_but_not_by_the_byte() -> None:
+def test_long_answer_may_be_read_in_many_steps_but_not_by_the_byte() -> None:
     talk = Talk().send(request(1) + window_update(1, 1 << 24))
     talk.calls[0].answer(TEXT, bytes(8 << 20))
     for _ in range(3_000):
@@ -764,7 +764,7 @@ class Listening:
         self.heard.append("lost")
 
 
-def test_a_stream_can_be_listened_to_and_answered_piece_by_piece() -> None:
+def test_streaming_call_is_read_and_answered_in_pieces() -> None:
     listening, streams = Listening(), []
     talk = Talk(openers={b"/": lambda stream: streams.append(stream) or listening})  # type: ignore[func-returns-value]
     talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + frame(DATA, 0, 1, b"one"))
@@ -785,7 +785,7 @@ def test_a_stream_can_be_listened_to_and_answered_piece_by_piece() -> None:
     assert not talk.session.streams.open
 
 
-def test_what_is_sent_on_a_stream_waits_for_its_window_and_is_dropped_when_it_is_lost() -> None:
+def test_pieces_of_an_answer_wait_for_the_window_and_are_dropped_on_a_reset() -> None:
     listening, streams = Listening(), []
     talk = Talk(openers={b"/": lambda stream: streams.append(stream) or listening})  # type: ignore[func-returns-value]
     talk.send(settings([(SettingId.INITIAL_WINDOW_SIZE, 4)]) + frame(HEADERS, END_HEADERS, 1, block(POST)))
@@ -813,7 +813,7 @@ def test_the_end_of_an_answer_needs_no_window() -> None:
     assert talk.answer(1).trailers == {b"grpc-status": b"0"}
 
 
-def test_an_answer_that_nobody_listens_to_any_more_makes_no_room() -> None:
+def test_answer_to_a_lost_streaming_call_changes_no_count() -> None:
     streams: list[StreamingCall] = []
     talk = Talk(openers={b"/": lambda stream: streams.append(stream) or Listening()})  # type: ignore[func-returns-value]
     talk.send(frame(HEADERS, END_HEADERS, 1, block(POST)) + reset(1, Code.CANCEL))

@@ -52,7 +52,7 @@ async def test_each_connection_is_flushed_once_and_one_that_fails_fails_alone(
     assert "OSError" in caplog.text
 
 
-async def test_traffic_knows_who_is_there_and_when_the_last_has_left() -> None:
+async def test_traffic_reports_when_the_last_connection_closes() -> None:
     traffic = Traffic(LoopBatch(Nobody(), asyncio.get_running_loop()), ServerLimits(connections=2))
     one, two = Line(), Line()
     traffic.enter(one)

@@ -24,7 +24,7 @@ LAST = WireProtocol("http/1.1", b"", Http1)
         (b"PRI * other", LAST),
     ],
 )
-def test_the_first_bytes_tell_as_soon_as_they_can(first: bytes, chosen: WireProtocol | None) -> None:
+def test_protocol_is_chosen_as_soon_as_its_first_bytes_differ(first: bytes, chosen: WireProtocol | None) -> None:
     assert choose(first, [LONG, LAST]) is chosen
 
 
@@ -35,7 +35,7 @@ def test_a_table_must_end_with_a_protocol_that_always_fits() -> None:
         choose(b"G", [LONG])
 
 
-def test_names_of_a_certificate() -> None:
+def test_names_of_a_certificate_are_its_alternative_and_common_names() -> None:
     certificate = {
         "subject": ((("organizationName", "Some"),), (("commonName", "first"),), (("commonName", "a.example"),)),
         "subjectAltName": (

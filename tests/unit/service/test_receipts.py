@@ -37,7 +37,7 @@ receipts = st.builds(
 
 
 @given(receipts)
-def test_what_was_sealed_is_opened_as_it_was(receipt: Receipt) -> None:
+def test_receipt_is_opened_as_it_was_sealed(receipt: Receipt) -> None:
     token = TOKENS.seal(receipt, NOW)
     assert TOKENS.open(token, NOW) == receipt
     assert token.isascii()
@@ -62,12 +62,12 @@ def test_a_token_with_any_bit_changed_is_refused(receipt: Receipt, data: st.Data
 
 
 @given(st.text(max_size=99) | st.binary(max_size=99).map(lambda raw: urlsafe_b64encode(raw).rstrip(b"=").decode()))
-def test_what_was_never_sealed_is_refused(token: str) -> None:
+def test_forged_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidReceipt, match=r"^receipt: "):
         TOKENS.open(token, NOW)
 
 
-def test_errors_say_what_is_wrong() -> None:
+def test_errors_of_tokens_name_the_cause() -> None:
     token = TOKENS.seal(ONE, NOW)
     with pytest.raises(InvalidReceipt, match=r"^receipt: expected a token exactly as the service returned it$"):
         TOKENS.open(token[:-3], NOW) if len(token) % 4 == 0 else TOKENS.open(f"{token}=", NOW)
@@ -82,14 +82,14 @@ def test_errors_say_what_is_wrong() -> None:
     assert TOKENS.open(token, NOW + 86_399 * SECOND) == ONE
 
 
-def test_a_token_lives_as_long_as_what_it_names_may_matter() -> None:
+def test_token_expires_when_its_charges_no_longer_count() -> None:
     month = Receipt((Charge("k", Quota.parse("5/month calendar"), 1, 0),))
     TOKENS.open(TOKENS.seal(month, NOW), NOW + 30 * 86_400 * SECOND)
     place = Receipt((Charge("k", Quota.parse("5 concurrent ttl 30s"), 1, 0),))
     TOKENS.open(TOKENS.seal(place, NOW), NOW + 10**6 * 86_400 * SECOND)
 
 
-def test_a_token_shows_nothing_of_what_is_in_it() -> None:
+def test_token_reveals_nothing_of_its_content() -> None:
     raw = urlsafe_b64decode(TOKENS.seal(ONE, NOW) + "==")
     assert b"alice" not in raw
     assert b"minute" not in raw
@@ -102,7 +102,7 @@ def test_equal_receipts_make_equal_tokens_with_equal_secrets() -> None:
     assert Tokens(b"another secret..").seal(ONE, NOW) != TOKENS.seal(ONE, NOW)
 
 
-def test_what_another_host_charged_to_itself_is_not_taken_from_this_one() -> None:
+def test_local_charges_of_another_host_are_not_refunded_here() -> None:
     token = TOKENS.seal(ONE._replace(source="local"), NOW)
     assert TOKENS.open(token, NOW).charges
     assert Tokens(b"a secret for all").open(token, NOW) == Receipt(())
