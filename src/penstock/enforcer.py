@@ -278,14 +278,14 @@ def batch_of(begun: Iterable[Begun]) -> tuple[list[Acquire], Micros | None]:
     return [one.op for one in pending], min(deadlines, default=None)
 
 
-def is_free(charged: Verdict | Receipt) -> bool:
-    """Return whether a request passed without being charged, so that there is nothing to change."""
-    return isinstance(charged, Ruling) and charged.allowed and charged.receipt is None
+def is_free(charged: Verdict | Receipt, kind: type[Verdict] = Ruling) -> bool:
+    """Return whether a ruling of this kind passed without a charge, so that there is nothing to amend."""
+    return isinstance(charged, kind) and charged.allowed and charged.receipt is None
 
 
-def holds(charged: Verdict | Receipt) -> bool:
-    """Return whether a place came with a request. The limiter refuses what is neither verdict nor receipt."""
-    if isinstance(charged, Ruling):
+def holds(charged: Verdict | Receipt, kind: type[Verdict] = Ruling) -> bool:
+    """Return whether a ruling of this kind came with a place; True for other values, which the limiter checks."""
+    if isinstance(charged, kind):
         receipt = charged.receipt
         return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
     return True

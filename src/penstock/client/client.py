@@ -27,8 +27,6 @@ from penstock.client.codec import (
     body_of,
     check_body,
     explanation,
-    holds,
-    is_free,
     problem,
     request,
     ruling,
@@ -38,7 +36,7 @@ from penstock.client.codec import (
 from penstock.client.http import DEFAULT_TIMEOUT, ApiRequest, Lost, ReplyOrLost
 from penstock.client.store import AsyncServiceCalls, AsyncServiceStore, ServiceCalls, ServiceStore
 from penstock.clock import Clock, SystemClock
-from penstock.enforcer import Request, pairs_of
+from penstock.enforcer import Request, holds, is_free, pairs_of
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import Id, QuotaLike, check_id
 from penstock.errors import InvalidInput, InvalidOption, InvalidRequest, StoreError, shown
@@ -330,19 +328,19 @@ class Client(Limiter):
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if is_free(charged) else super().refund(charged, units)
+        return Amended() if is_free(charged, ServiceRuling) else super().refund(charged, units)
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        return Amended() if is_free(charged) else super().settle(charged, units)
+        return Amended() if is_free(charged, ServiceRuling) else super().settle(charged, units)
 
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds, if it holds any. Doing so late or twice changes nothing."""
-        return super().release(charged) if holds(charged) else Amended()
+        return super().release(charged) if holds(charged, ServiceRuling) else Amended()
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return super().renew(charged) if holds(charged) else True
+        return super().renew(charged) if holds(charged, ServiceRuling) else True
 
 
 class AsyncClient(AsyncLimiter):
@@ -445,19 +443,19 @@ class AsyncClient(AsyncLimiter):
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what was charged, or `units` of it; nothing, if it passed without being charged."""
-        return Amended() if is_free(charged) else await super().refund(charged, units)
+        return Amended() if is_free(charged, ServiceRuling) else await super().refund(charged, units)
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
-        return Amended() if is_free(charged) else await super().settle(charged, units)
+        return Amended() if is_free(charged, ServiceRuling) else await super().settle(charged, units)
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds, if it holds any. Doing so late or twice changes nothing."""
-        return await super().release(charged) if holds(charged) else Amended()
+        return await super().release(charged) if holds(charged, ServiceRuling) else Amended()
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
-        return await super().renew(charged) if holds(charged) else True
+        return await super().renew(charged) if holds(charged, ServiceRuling) else True
 
 
 def needed(quota: QuotaLike | None) -> QuotaLike:

@@ -136,19 +136,6 @@ def bare(answer: Answer, cost: int, now: Micros, source: str = "store") -> Servi
     return ServiceRuling((answer, now, "", UNLIMITED, cost, (shown,), *(() if source == "store" else (None, source))))
 
 
-def is_free(charged: Verdict | Receipt) -> bool:
-    """Return whether a ruling passed without a charge, so that there is nothing to amend."""
-    return isinstance(charged, ServiceRuling) and charged.allowed and charged.receipt is None
-
-
-def holds(charged: Verdict | Receipt) -> bool:
-    """Return whether a ruling came with a place. Other values are for the limiter to check."""
-    if isinstance(charged, ServiceRuling):
-        receipt = charged.receipt
-        return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
-    return True
-
-
 # ---------------------------------------------------------------- requests
 
 
