@@ -48,7 +48,7 @@ def test_a_step_that_was_dropped_leaves_no_trace(quota: Quota, history: list[tup
 
 
 @given(quotas(), histories, st.integers(0, 8))
-def test_looking_changes_nothing(quota: Quota, history: list[Move], eighths: int) -> None:
+def test_a_peek_changes_nothing(quota: Quota, history: list[Move], eighths: int) -> None:
     bound = bind(quota)
     past = live(bound, quota, history)
     answer, state = bound.peek(past.state, quota.capacity * eighths // 8, past.now)
@@ -57,7 +57,7 @@ def test_looking_changes_nothing(quota: Quota, history: list[Move], eighths: int
 
 
 @given(quotas(bare=True), histories, moves)
-def test_looking_says_what_asking_would_answer(quota: Quota, history: list[Move], move: Move) -> None:
+def test_a_peek_answers_what_a_decision_would(quota: Quota, history: list[Move], move: Move) -> None:
     bound = bind(quota)
     past = live(bound, quota, history)
     now, cost = past.now + move.wait(quota), move.cost(quota)
@@ -66,7 +66,7 @@ def test_looking_says_what_asking_would_answer(quota: Quota, history: list[Move]
 
 
 @given(quotas(), histories)
-def test_what_is_left_lies_between_nothing_and_everything(quota: Quota, history: list[Move]) -> None:
+def test_remaining_units_lie_between_0_and_the_capacity(quota: Quota, history: list[Move]) -> None:
     for allowed, left, retry_after, reset_after, more_after, delay, mark in live(bind(quota), quota, history).answers:
         assert 0 <= left <= quota.capacity
         assert (retry_after == 0) == allowed == (mark != NOT_CHARGED)
@@ -196,7 +196,7 @@ def test_a_refund_gives_back_no_more_than_was_charged(
 
 
 @given(quotas(bare=True), histories, st.integers(1, 8))
-def test_whoever_waits_as_told_passes_and_not_a_microsecond_earlier(
+def test_a_client_that_waits_retry_after_passes_and_not_a_microsecond_earlier(
     quota: Quota, history: list[Move], eighths: int
 ) -> None:
     bound = bind(quota)
@@ -208,7 +208,7 @@ def test_whoever_waits_as_told_passes_and_not_a_microsecond_earlier(
 
 
 @given(quotas(bare=True), histories)
-def test_a_unit_more_is_left_when_told_and_not_a_microsecond_earlier(quota: Quota, history: list[Move]) -> None:
+def test_a_unit_more_is_left_after_more_after_and_not_a_microsecond_earlier(quota: Quota, history: list[Move]) -> None:
     bound = bind(quota)
     past = live(bound, quota, history)
     _, left, _, _, more_after, *_ = described(bound, past.state, past.now)

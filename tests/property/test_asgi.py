@@ -1,4 +1,4 @@
-"""Whatever an application does and its client: who is done holds nothing, and is charged by the outcome."""
+"""However application and client behave, a finished request holds nothing and is charged by its outcome."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ async def _live_through(conduct: Conduct) -> None:
 
 
 @given(conduct=_conducts)
-def test_whatever_happens_who_is_done_holds_nothing(conduct: Conduct) -> None:
+def test_finished_requests_hold_nothing(conduct: Conduct) -> None:
     asyncio.run(_live_through(conduct))

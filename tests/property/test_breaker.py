@@ -43,7 +43,7 @@ class World:
 
 
 @given(steps, st.floats(0, 1))
-def test_transitions_are_the_three_there_are_and_told_in_order(history: list[tuple[str, float]], chance: float) -> None:
+def test_transitions_are_of_three_kinds_and_reported_in_order(history: list[tuple[str, float]], chance: float) -> None:
     world = World(chance)
     for what, span in history:
         world.step(what, span)
@@ -56,9 +56,7 @@ def test_transitions_are_the_three_there_are_and_told_in_order(history: list[tup
 
 
 @given(steps, st.floats(0, 1))
-def test_whatever_happened_it_closes_again_soon_once_calls_go_well(
-    history: list[tuple[str, float]], chance: float
-) -> None:
+def test_a_breaker_closes_soon_after_calls_succeed_again(history: list[tuple[str, float]], chance: float) -> None:
     world = World(chance)
     for what, span in history:
         world.step(what, span)
@@ -73,9 +71,7 @@ def test_whatever_happened_it_closes_again_soon_once_calls_go_well(
 
 
 @given(steps, st.floats(0, 1))
-def test_while_it_is_not_closed_at_most_a_few_calls_are_under_way(
-    history: list[tuple[str, float]], chance: float
-) -> None:
+def test_a_breaker_that_is_not_closed_admits_few_calls_at_once(history: list[tuple[str, float]], chance: float) -> None:
     world = World(chance)
     for _ in range(LIMITS.failures):
         world.breaker.failed(world.now, world.now, "no answer")

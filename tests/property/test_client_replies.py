@@ -35,7 +35,7 @@ def test_cuts_change_nothing(sent: list[tuple[bytes, bool]], cuts: list[int]) ->
 
 
 @given(bodies, st.booleans(), st.integers(0, 10_000), st.binary(max_size=6))
-def test_whatever_comes_is_a_reply_or_refused(body: bytes, chunked: bool, at: int, noise: bytes) -> None:
+def test_any_bytes_are_a_reply_or_refused(body: bytes, chunked: bool, at: int, noise: bytes) -> None:
     data = _chunked(body) if chunked else _plain(body)
     at %= len(data)
     try:

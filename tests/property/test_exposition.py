@@ -18,7 +18,7 @@ workers = st.lists(st.tuples(st.lists(words, max_size=3), counts, st.integers(0,
 
 
 @given(workers, st.booleans())
-def test_what_was_counted_is_what_is_read(told: list[tuple[list[str], list[int], int]], openmetrics: bool) -> None:
+def test_exposed_figures_equal_the_counts(told: list[tuple[list[str], list[int], int]], openmetrics: bool) -> None:
     snapshots: list[Snapshot] = []
     for number, (faults, batches, level) in enumerate(told):
         tally = Tally()

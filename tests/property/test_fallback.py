@@ -1,7 +1,7 @@
 """The promise of local answers: over all hosts, at most one extra budget per key and outage, and a unit per host.
 
 Generated outages, hosts and traffic; time stands in one window, so that every unit counts against the same budget. The
-control is a fallback that lets everybody pass: the checker must notice.
+control is a fallback that admits every request: the checker must notice.
 """
 
 import math
@@ -104,9 +104,7 @@ def test_an_outage_costs_at_most_one_more_budget(
     st.integers(1, 6),
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=30),
 )
-def test_what_was_granted_in_an_outage_is_counted_after_it(
-    algorithm: str, hosts: int, asks: list[tuple[int, int]]
-) -> None:
+def test_admissions_of_an_outage_are_counted_after_it(algorithm: str, hosts: int, asks: list[tuple[int, int]]) -> None:
     fleet = Fleet(hosts, algorithm)
     fleet.step("down", 0, 0)
     for host, cost in asks:
@@ -120,7 +118,7 @@ def test_what_was_granted_in_an_outage_is_counted_after_it(
     assert verdict.remaining == max(LIMIT - fleet.by_hosts[0], 0)
 
 
-def test_the_checker_notices_who_lets_everybody_pass() -> None:
+def test_the_checker_notices_a_fallback_that_admits_everything() -> None:
     fleet = Fleet(2, "fixed_window", "open")
     with pytest.raises(AssertionError, match="in one outage 40 were granted, at most 14 may be"):
         run(fleet, [("down", 0, 0), *[("ask", 0, 4)] * 10])

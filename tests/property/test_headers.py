@@ -108,7 +108,7 @@ class Told(NamedTuple):
     clock: ManualClock
 
     def passes_after(self, micros: int) -> bool:
-        """Whether the same request would pass then if nobody else came."""
+        """Whether the same request would pass then, without other requests."""
         now = self.clock.micros
         self.clock.micros = now + micros
         (later,) = self.store.run([Acquire(self.request.asks, dry=True)])
@@ -137,7 +137,7 @@ def listed(verdict: Verdict) -> list[Decision]:
 
 
 @given(requests())
-def test_every_refusal_says_in_whole_seconds_when_it_would_pass_and_no_admission_does(request: Request) -> None:
+def test_every_refusal_has_its_wait_in_whole_seconds_and_no_admission_has_one(request: Request) -> None:
     for told in history(request):
         headers = dict(HeaderWriter("none").headers(told.verdict))
         assert headers.keys() == (set() if told.verdict else {"Retry-After", "Cache-Control"})
@@ -160,7 +160,7 @@ def test_policies_have_unique_names_and_never_promise_more_than_their_quotas(req
 
 
 @given(requests())
-def test_what_is_left_agrees_with_the_policy_and_with_retry_after(request: Request) -> None:
+def test_remaining_units_agree_with_the_policy_and_with_retry_after(request: Request) -> None:
     writer = HeaderWriter("ietf")
     for told in history(request):
         headers = dict(writer.headers(told.verdict))

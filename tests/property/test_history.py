@@ -92,8 +92,8 @@ def test_holds_of_an_honest_limiter_are_never_flagged(limit: int, asks: list[Ask
 
 
 @given(quotas, st.lists(st.tuples(st.integers(0, PERIOD), st.integers(1, 3)), max_size=20))
-def test_if_instants_are_known_every_breach_is_found(quota: Quota, admissions: list[tuple[Micros, int]]) -> None:
-    """Compared with the check of every span, on admissions that obey nobody."""
+def test_every_breach_is_found_if_instants_are_known(quota: Quota, admissions: list[tuple[Micros, int]]) -> None:
+    """Compared with the check of every span, on arbitrary admissions."""
     if quota.algorithm == "leaky_bucket":  # whose promise is about when requests start
         return
     now = START

@@ -16,7 +16,7 @@ EXPIRED: Micros = -1  # and stays so, even if the clock is stepped back: its hol
 
 @dataclass(slots=True)
 class Holder:
-    """What somebody who was admitted believes; after a clock step back nobody may count on more than a ttl from now."""
+    """The hold that a holder may rely on; after a clock step back it lasts at most a ttl from now."""
 
     verdict: Verdict
     ttl: Micros

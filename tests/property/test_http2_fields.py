@@ -23,7 +23,7 @@ steps = st.lists(st.tuples(lists, st.booleans(), st.none() | st.integers(0, 4_09
 
 
 @given(steps)
-def test_whatever_the_reference_writes_we_read_as_it_does(
+def test_fields_written_by_the_reference_are_read_alike(
     steps: list[tuple[list[tuple[bytes, bytes, bool]], bool, int | None]],
 ) -> None:
     """Also with tables that grow and shrink, over many blocks."""
@@ -40,7 +40,7 @@ def test_whatever_the_reference_writes_we_read_as_it_does(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=4))
-def test_whatever_bytes_come_both_read_them_alike_or_not_at_all(blocks: list[bytes]) -> None:
+def test_any_bytes_are_read_alike_or_refused_by_both(blocks: list[bytes]) -> None:
     ours, theirs = Decoder(), hpack.Decoder(1 << 20)
     for block in blocks:
         try:
@@ -57,7 +57,7 @@ def test_whatever_bytes_come_both_read_them_alike_or_not_at_all(blocks: list[byt
 
 
 @given(st.lists(st.tuples(names, values), max_size=6))
-def test_whatever_we_write_the_reference_reads(fields: list[Header]) -> None:
+def test_fields_that_we_write_are_read_by_the_reference(fields: list[Header]) -> None:
     decoder = hpack.Decoder()
     assert [*map(tuple, decoder.decode(encode(fields), raw=True))] == fields
     assert not decoder.header_table.dynamic_entries

@@ -46,7 +46,7 @@ acts = st.sampled_from(["answer", "sweep", "drain"]) | sound | sound | anything
 
 
 @given(st.lists(acts, min_size=5, max_size=25), st.integers(1, 200))
-def test_whatever_comes_the_session_goes_on_or_ends_in_order(acts: list[str | bytes], cut: int) -> None:
+def test_a_session_continues_or_ends_in_order_after_any_bytes(acts: list[str | bytes], cut: int) -> None:
     talk = Talk(LIMITS)
     said = []
     for act in acts:

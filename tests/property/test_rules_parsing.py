@@ -54,22 +54,22 @@ def _check(content: bytes | str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes(content: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_refused(content: bytes) -> None:
     _check(content)
 
 
 @given(st.text(alphabet="abc:-[]{}#&*!|>'\"%@`,? \t\n\ud800\u2028é0", max_size=60))
-def test_arbitrary_signs_of_yaml(content: str) -> None:
+def test_arbitrary_yaml_is_parsed_or_refused(content: str) -> None:
     _check(content)
 
 
 @given(seeds)
-def test_arbitrary_data_in_place_of_rules(random: Random) -> None:
+def test_arbitrary_data_is_read_as_rules_or_refused(random: Random) -> None:
     _check(json.dumps({random.choice(FIELDS): _made(random), "rules": _made(random), "overrides": _made(random)}))
 
 
 @given(seeds)
-def test_a_sound_rule_with_any_field_replaced(random: Random) -> None:
+def test_a_rule_with_any_field_replaced_is_read_or_refused(random: Random) -> None:
     rule = {"id": "api", "key": "ip", "quota": "100/minute", random.choice(FIELDS): _made(random)}
     override = {"rule": "api", "for": {"owner": "x"}, "quota": "1/minute", "until": "2026-06-05T18:00:00Z"}
     override[random.choice(FIELDS)] = _made(random)
@@ -77,7 +77,7 @@ def test_a_sound_rule_with_any_field_replaced(random: Random) -> None:
 
 
 @given(seeds)
-def test_what_json_writes_is_read_as_it_was(random: Random) -> None:
+def test_rules_written_as_json_are_read_alike(random: Random) -> None:
     """JSON is YAML, so rules may come from programs that write JSON."""
     value = {"all": _made(random)}
     read = document.read(json.dumps(value))
@@ -86,7 +86,7 @@ def test_what_json_writes_is_read_as_it_was(random: Random) -> None:
 
 
 @given(st.sampled_from(EXAMPLES), st.data())
-def test_a_sound_file_of_which_a_piece_was_lost_or_changed(content: bytes, data: st.DataObject) -> None:
+def test_a_damaged_file_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(start, min(len(content), start + 20)))
     _check(content[:start] + data.draw(st.binary(max_size=4)) + content[end:])

@@ -58,7 +58,7 @@ def test_every_answer_agrees_with_a_queue_of_exact_fractions(data: st.DataObject
 
 
 @given(st.data(), quotas())
-def test_time_going_back_a_little_lets_nobody_start_earlier(data: st.DataObject, quota: Quota) -> None:
+def test_time_going_back_a_little_lets_no_request_start_earlier(data: st.DataObject, quota: Quota) -> None:
     """A little is less than what the queue still has room for: beyond it the clock was stepped."""
     clock = ManualClock()
     limiter = Limiter(clock=clock)

@@ -1,4 +1,4 @@
-"""Laws of shedding: who is refused first and who never, how fast the level moves, that nobody stays in flight."""
+"""Laws of shedding: which classes are refused first and never, how fast levels move, that requests end."""
 
 import random
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Whatever application and server do to each other: who is done holds nothing, and is charged by the outcome."""
+"""However application and server behave, a finished request holds nothing and is charged by its outcome."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ PATIENCE: Micros = SECOND // 4
 
 
 class Door(Protocol):
-    """Whoever decides which requests may begin."""
+    """What decides which requests may begin."""
 
     def admit(self, priority: str = "normal", /) -> Admission: ...
 
 
 @dataclass
 class Tally:
-    """What became of the requests of one class."""
+    """The outcomes of the requests of one class."""
 
     asked: int = 0
     refused: int = 0
@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(order=True)
 class Request:
-    """One client's."""
+    """A request of one client."""
 
     number: int
     tally: Tally = field(compare=False)
@@ -61,7 +61,7 @@ class Server:
         self.levels: list[int] = []
 
     def run(self, seconds: float, load: Mapping[str, float]) -> dict[str, Tally]:
-        """Let time pass with `load`, for each class in shares of capacity; what became of what was asked meanwhile."""
+        """Let time pass with `load`, by class in shares of capacity; return the outcomes by class."""
         tallies = {priority: Tally() for priority in PRIORITIES}
         end = self.clock.micros + round(seconds * SECOND)
         arrivals: list[tuple[Micros, str]] = []
@@ -108,6 +108,6 @@ class Server:
 
 
 def turns(levels: list[int]) -> int:
-    """How often a level changed its direction: what flaps turns again and again."""
+    """Return how often a level changed its direction."""
     moves = [after - before for before, after in pairwise(levels) if after != before]
     return sum((one > 0) != (other > 0) for one, other in pairwise(moves))

@@ -157,7 +157,7 @@ def test_a_refusal_keeps_the_very_state(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_cost_nought_describes_and_charges_nothing(algorithm: str) -> None:
+def test_a_cost_of_0_describes_a_counter_and_charges_nothing(algorithm: str) -> None:
     counter = Counter(Quota(2, 60, algorithm))
     assert counter.peek(0, 0) == (True, 2, 0)
     counter.charge(0, 2)
@@ -166,7 +166,7 @@ def test_cost_nought_describes_and_charges_nothing(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_from_its_expiry_on_a_state_says_nothing_more(algorithm: str) -> None:
+def test_a_state_equals_none_from_its_expiry_on(algorithm: str) -> None:
     counter = Counter(Quota(3, 60, algorithm))
     counter.charge(0, 3)
     expiry = counter.expiry
@@ -175,7 +175,7 @@ def test_from_its_expiry_on_a_state_says_nothing_more(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_what_overdraws_is_refused_until_it_is_paid_back(algorithm: str) -> None:
+def test_an_overdrawn_counter_refuses_until_it_is_paid_back(algorithm: str) -> None:
     counter = Counter(Quota(3, 60, algorithm))
     counter.force(0, 3)
     counter.force(0, 3)
@@ -208,7 +208,7 @@ def test_time_going_back_admits_no_more_than_time_standing_still(algorithm: str)
 
 
 @every_algorithm
-def test_after_a_clock_is_stepped_far_back_who_waits_retry_after_gets_in(algorithm: str) -> None:
+def test_a_client_that_waits_retry_after_passes_after_a_clock_was_stepped_far_back(algorithm: str) -> None:
     """The full counter lies a day ahead: it must not refuse until that day has come again."""
     counter = Counter(Quota(3, 60, algorithm))
     counter.charge(86_400, 3)
@@ -226,7 +226,7 @@ def test_a_clock_stepped_far_ahead_starts_afresh(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
-def test_after_a_burst_is_lowered_who_waits_retry_after_gets_in(algorithm: str) -> None:
+def test_a_client_that_waits_retry_after_passes_after_a_burst_was_lowered(algorithm: str) -> None:
     counter = Counter(Quota(10, 60, algorithm, burst=100))
     counter.charge(0, 100)
     counter.bound = bind(Quota(10, 60, algorithm, burst=5))
@@ -255,7 +255,7 @@ def test_a_refund_in_part_leaves_the_rest(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_what_has_left_does_not_come_back(algorithm: str) -> None:
+def test_units_that_left_the_window_are_not_refunded(algorithm: str) -> None:
     counter = Counter(Quota(5, 60, algorithm))
     mark = counter.charge(0, 4)
     counter.charge(150, 4)

@@ -180,7 +180,7 @@ def test_copies_and_pickles_are_the_same_object() -> None:
         ("0/day calendar UTC", "limit 0: expected 1 to 4294967296"),
     ],
 )
-def test_what_is_wrong_is_said_exactly(text: str, error: str) -> None:
+def test_mistakes_are_reported_with_exact_messages(text: str, error: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota.parse(text)
     assert str(caught.value) == error
@@ -300,7 +300,7 @@ def test_a_changed_limit_keeps_what_was_used() -> None:
     assert (refused.allowed, refused.remaining) == (False, 0)
 
 
-def test_calendars_stand_beside_rates_all_or_none() -> None:
+def test_calendars_and_rates_are_charged_all_or_none() -> None:
     limiter = Limiter(clock=clock_at("2024-05-15T00:00+00:00"))
     both = ["2/minute", "3/month calendar UTC"]
     assert [bool(limiter.acquire("alice", both)) for _ in range(3)] == [True, True, False]
@@ -377,7 +377,7 @@ def test_a_clock_stepped_back_by_more_than_a_period_keeps_what_was_used_in_the_p
 
 
 @pytest.mark.parametrize("unit", ["day", "week", "month", "year"])
-def test_after_a_clock_step_back_nobody_is_refused_for_more_than_one_period(unit: str) -> None:
+def test_refusals_last_at_most_a_period_after_a_clock_step_back(unit: str) -> None:
     clock = clock_at("2024-05-15T12:00+00:00")
     limiter = Limiter(clock=clock)
     quota = f"3/{unit} calendar UTC"

@@ -16,7 +16,7 @@ def test_a_manual_clock_starts_in_2023_and_stands_still() -> None:
     assert clock.time_ns() == clock.time_ns() == 1_700_000_000_000_000_000
 
 
-def test_a_manual_clock_starts_where_it_is_told() -> None:
+def test_a_manual_clock_starts_at_the_given_time() -> None:
     assert ManualClock(12.5).time_ns() == 12_500_000_000
 
 

@@ -30,7 +30,7 @@ def test_a_callers_fault_is_invalid_input_and_a_value_error(kind: type[Exception
 
 
 @pytest.mark.parametrize("kind", [RateLimited, StoreError])
-def test_what_is_nobodys_fault_is_no_value_error(kind: type[Exception]) -> None:
+def test_a_refusal_and_a_store_error_are_no_value_errors(kind: type[Exception]) -> None:
     assert issubclass(kind, errors.PenstockError)
     assert not issubclass(kind, ValueError)
 
@@ -44,7 +44,7 @@ def test_the_docstring_draws_every_exception() -> None:
     assert [name for name in kinds if name not in (errors.__doc__ or "")] == []
 
 
-def test_rate_limited_says_by_what_and_for_how_long() -> None:
+def test_rate_limited_names_the_quota_and_the_wait() -> None:
     assert str(refused()) == "refused by 1/minute fixed_window: retry after 60.000 s"
 
 
@@ -72,7 +72,7 @@ def test_rate_limited_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize("transient", [True, False])
-def test_a_store_error_says_whether_trying_again_may_help(transient: bool) -> None:
+def test_a_store_error_states_whether_a_retry_may_help(transient: bool) -> None:
     error = StoreError("the store is gone", transient=transient)
     assert (str(error), error.transient) == ("the store is gone", transient)
 

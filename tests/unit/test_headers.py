@@ -79,7 +79,7 @@ def test_x_headers_tell_the_reset_as_an_instant_or_in_seconds(limiter: Limiter) 
     assert headers(verdict, "x-seconds") == common | {"X-RateLimit-Reset": "60"}
 
 
-def test_no_dialect_tells_nothing_about_an_admitted_request(limiter: Limiter) -> None:
+def test_the_dialect_none_adds_no_header_to_an_admitted_response(limiter: Limiter) -> None:
     assert HeaderWriter("none").headers(limiter.acquire("alice", "100/minute")) == []
 
 
@@ -98,13 +98,13 @@ def test_the_structured_dialect_is_the_default(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_refusal_says_when_to_return_and_is_not_to_be_cached(dialect: str, limiter: Limiter) -> None:
+def test_every_refusal_has_retry_after_and_must_not_be_cached(dialect: str, limiter: Limiter) -> None:
     pairs = HeaderWriter(dialect).headers(refused(limiter, "3/minute fixed_window"))
     assert pairs[-2:] == [("Retry-After", "60"), ("Cache-Control", "no-store")]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_admitted_request_carries_neither(dialect: str, limiter: Limiter) -> None:
+def test_an_admitted_request_has_neither_retry_after_nor_cache_control(dialect: str, limiter: Limiter) -> None:
     told = headers(limiter.acquire("alice", "3/minute"), dialect)
     assert not told.keys() & {"Retry-After", "Cache-Control"}
 
@@ -160,7 +160,7 @@ def test_t_is_when_more_is_available_once_nothing_is_left(limiter: Limiter) -> N
 
 
 def test_t_never_suggests_a_rate_above_the_policy(limiter: Limiter, clock: ManualClock) -> None:
-    # A token comes back in 0.6 s and the window ends in 1 s, yet nobody is invited to spend 99 units in a second.
+    # A token comes back in 0.6 s and the window ends in 1 s, yet no client may be led to spend 99 units in a second.
     clock.advance(59)
     for quota in ("100/minute token_bucket", "100/minute fixed_window"):
         assert headers(limiter.acquire("alice", quota), "ietf")["RateLimit"] == '"100-per-minute";r=99;t=60'
@@ -270,13 +270,13 @@ def test_a_min_interval_of_a_named_quota_has_a_name_of_its_own() -> None:
     assert policy("9/minute min_interval 3s name api") == '"api";q=9;w=60, "api-min-interval";q=1;w=3'
 
 
-def test_a_min_interval_alone_is_told_by_every_dialect(limiter: Limiter) -> None:
+def test_a_min_interval_alone_is_listed_in_every_dialect(limiter: Limiter) -> None:
     told = headers(limiter.acquire("alice", "min_interval 10s"), "ietf", "x-seconds")
     assert told["RateLimit"] == '"min-interval-10-seconds";r=0;t=10'
     assert (told["X-RateLimit-Limit"], told["X-RateLimit-Reset"]) == ("1", "10")
 
 
-def test_a_min_interval_below_a_second_is_told_only_by_refusals(limiter: Limiter) -> None:
+def test_a_min_interval_below_a_second_shows_only_in_refusals(limiter: Limiter) -> None:
     quota = "100/minute fixed_window min_interval 250ms"
     assert headers(limiter.acquire("alice", quota), "ietf")["RateLimit"] == '"100-per-minute";r=99;t=60'
     verdict = limiter.acquire("alice", quota)
@@ -287,7 +287,7 @@ def test_a_min_interval_below_a_second_is_told_only_by_refusals(limiter: Limiter
 
 
 @pytest.mark.parametrize("dialect", SHOWING)
-def test_where_nothing_can_be_listed_no_header_is_empty(dialect: str, limiter: Limiter) -> None:
+def test_headers_without_a_policy_are_left_out(dialect: str, limiter: Limiter) -> None:
     assert headers(limiter.acquire("alice", "min_interval 250ms"), dialect) == {}
 
 
@@ -339,7 +339,7 @@ def test_a_hidden_quota_refuses_without_telling_what_it_is(dialect: str, limiter
     assert "login-abuse" not in str(writer.problem(verdict))
 
 
-def test_nothing_tells_the_key(limiter: Limiter) -> None:
+def test_headers_and_problems_never_contain_the_key(limiter: Limiter) -> None:
     limiter.acquire(("tenant-7", "alice"), "1/minute name api; 5/hour min_interval 2s")
     verdict = limiter.acquire(("tenant-7", "alice"), "1/minute name api; 5/hour min_interval 2s")
     writer = HeaderWriter(["ietf", "draft6", "x-epoch"])
@@ -384,7 +384,7 @@ def test_the_body_is_the_problem_as_ascii_json(limiter: Limiter) -> None:
     assert PROBLEM_JSON == "application/problem+json"
 
 
-def test_there_is_no_problem_with_an_admitted_request(limiter: Limiter) -> None:
+def test_an_admitted_request_has_no_problem(limiter: Limiter) -> None:
     with pytest.raises(InvalidInput) as caught:
         HeaderWriter().problem(limiter.acquire("alice", "3/minute"))
     assert str(caught.value) == "problem of an admitted verdict: expected a refusal"

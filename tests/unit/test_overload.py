@@ -24,7 +24,7 @@ def shedding(seed: int, reserve: float = 0.25) -> Server:
 
 @dataclass
 class OpenDoor:
-    """Admits everybody."""
+    """Admits every request."""
 
     def admit(self, priority: str = "normal", /) -> Admission:
         return Admission(True, priority)
@@ -66,7 +66,7 @@ def test_critical_traffic_is_served_through_an_overload_while_low_is_refused(see
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_everybody_is_served_again_once_the_load_is_gone(seed: int) -> None:
+def test_all_requests_are_served_again_after_the_overload(seed: int) -> None:
     server = shedding(seed)
     server.run(40, STORM)
     server.run(45, CALM)
@@ -85,7 +85,7 @@ def test_pressure_alone_comes_too_late_for_a_sudden_overload(seed: int) -> None:
     assert sudden["critical"] < 0.9
 
 
-def test_without_a_shedder_nobody_is_served_in_time() -> None:
+def test_no_request_is_served_in_time_without_a_shedder() -> None:
     """The control: the overload is one."""
     server = Server(OpenDoor(), ManualClock(), lambda: 0)
     server.run(10, STORM)
@@ -104,7 +104,7 @@ def test_the_level_does_not_flap(seed: int, reserve: float) -> None:
     assert turns(server.levels) <= 12  # in two minutes
 
 
-def test_a_switch_without_hysteresis_flaps_and_the_checker_says_so() -> None:
+def test_a_switch_without_hysteresis_flaps_and_the_checker_notices() -> None:
     """The control: the same load, and a shedder that acts at once."""
     switch: Switch = Switch()
     door: Door = switch

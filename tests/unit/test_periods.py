@@ -88,7 +88,7 @@ def test_a_week_begins_on_its_weekday(zone: str, first: int, now: str, start: st
 
 
 @pytest.mark.parametrize("first", range(1, 8))
-def test_whichever_weekday_begins_the_week_it_is_the_last_such_day(first: int) -> None:
+def test_a_week_begins_on_the_latest_such_weekday(first: int) -> None:
     start, end = bounds(CalendarPeriod("week", "UTC", first), "2024-05-15T18:00+00:00")  # a Wednesday
     assert (EPOCH + timedelta(microseconds=start)).isoweekday() == first
     assert start <= micros("2024-05-15T18:00+00:00") < end == start + 7 * 24 * HOUR
@@ -214,7 +214,7 @@ def test_an_unknown_zone_is_an_error(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", [None, 5, b"UTC", ["UTC"]])
-def test_what_is_not_text_is_no_zone(zone: object) -> None:
+def test_a_zone_that_is_no_text_is_an_error(zone: object) -> None:
     with pytest.raises(InvalidQuota) as caught:
         CalendarPeriod("day", zone).checked()  # type: ignore[arg-type]
     assert str(caught.value) == UNKNOWN.format(zone=shown(zone))

@@ -79,7 +79,7 @@ def make(**fields: Any) -> Quota:
 
 
 @pytest.mark.parametrize(("fields", "text"), BAD)
-def test_a_quota_that_cannot_be_kept_is_refused_when_it_is_made(fields: dict[str, Any], text: str) -> None:
+def test_a_quota_that_cannot_be_enforced_is_refused_when_it_is_made(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         make(**fields)
     assert str(caught.value) == text
@@ -109,7 +109,7 @@ def test_the_edges_of_every_range_are_kept(fields: dict[str, Any]) -> None:
     assert {field: getattr(quota, field) for field in fields} == fields
 
 
-def test_all_that_is_left_out_has_a_default() -> None:
+def test_omitted_options_have_defaults() -> None:
     quota = Quota(5, 60)
     assert (quota.algorithm, quota.burst, quota.min_interval, quota.penalty, quota.count_denied, quota.name) == (
         "sliding_window",
@@ -139,13 +139,13 @@ def test_the_capacity_is_the_burst_or_else_the_limit(quota: Quota, capacity: int
     assert quota.capacity == capacity
 
 
-def test_quotas_that_say_the_same_are_the_same_object() -> None:
+def test_equal_quotas_are_one_object() -> None:
     assert Quota(100, 60) is Quota(100, 60.0) is Quota.parse("100/minute") is Quota.parse("100 per 60 seconds")
     assert hash(Quota(100, 60)) == hash(Quota.parse("100/minute"))
 
 
 @pytest.mark.parametrize("other", [Quota(101, 60), Quota(100, 61), Quota(100, 60, "gcra"), Quota(100, 60, name="x")])
-def test_quotas_that_say_something_else_differ(other: Quota) -> None:
+def test_different_quotas_differ(other: Quota) -> None:
     assert other != Quota(100, 60)
     assert len({other, Quota(100, 60)}) == 2
 
@@ -222,7 +222,7 @@ def test_min_interval_admits_one_and_cannot_mean_another_amount() -> None:
     assert Quota.parse(str(quota)) is quota
 
 
-def test_quotas_nobody_holds_are_forgotten() -> None:
+def test_unreferenced_quotas_are_freed() -> None:
     from penstock import quota as module
 
     gc.collect()

@@ -148,7 +148,7 @@ def test_a_fault_is_named_with_its_place_and_what_is_possible(text: str, fault: 
 
 
 @pytest.mark.parametrize(("text", "fault"), UNKEEPABLE.items())
-def test_a_number_that_cannot_be_kept_is_named_with_its_range(text: str, fault: str) -> None:
+def test_a_number_out_of_range_is_reported_with_its_range(text: str, fault: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota.parse(text)
     assert str(caught.value) == fault
@@ -163,7 +163,7 @@ def test_a_number_that_cannot_be_kept_is_named_with_its_range(text: str, fault: 
         ("5/s" + " " * 1022, "quota text of 1025 characters: expected at most 1024"),
     ],
 )
-def test_only_text_of_bearable_length_is_read(given: str, fault: str) -> None:
+def test_overlong_text_is_not_parsed(given: str, fault: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota.parse(given)
     assert str(caught.value) == fault

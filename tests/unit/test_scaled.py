@@ -49,7 +49,7 @@ def test_half_the_pressure_is_half_the_way(pressed: Pressed) -> None:
     assert pressed.hold(0.85)[-1] == pytest.approx(60, abs=5)
 
 
-def test_the_limit_moves_a_step_at_a_time_and_each_move_is_told(pressed: Pressed) -> None:
+def test_the_limit_moves_a_step_at_a_time_and_each_move_is_an_event(pressed: Pressed) -> None:
     seen = list(dict.fromkeys(pressed.hold(2)))
     assert seen == list(range(100, 15, -5))
     assert pressed.told[0] == LimitScaled("100/minute", "95/minute")
@@ -64,7 +64,7 @@ def test_pressure_that_trembles_moves_nothing() -> None:
     assert slope.stepped(8, 7 / 16) == 7
 
 
-def test_what_was_used_stays_used(pressed: Pressed) -> None:
+def test_used_units_stay_used_when_the_limit_moves(pressed: Pressed) -> None:
     limiter = Limiter(clock=pressed.clock)
     assert limiter.acquire("alice", pressed.scaled(), cost=30).remaining == 70
     pressed.hold(2, seconds=15)
@@ -147,7 +147,7 @@ def test_several_signals_are_one() -> None:
         ("10/minute", "5/minute", {"signal": None}, "signals None: expected functions that return pressure"),
     ],
 )
-def test_nonsense_is_refused(most: str, least: str, options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(most: str, least: str, options: dict[str, object], message: str) -> None:
     settings: dict[str, object] = {"signal": InFlight(1), **options}
     with pytest.raises(InvalidOption) as caught:
         Scaled(most, least, **settings)  # type: ignore[arg-type]

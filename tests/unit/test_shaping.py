@@ -69,7 +69,7 @@ def test_a_queue_can_be_made_from_numbers() -> None:
         ("1/3650 days queue 1", "queue 2 at 1/3650 days: would take more than 3650 days to drain"),
     ],
 )
-def test_what_is_wrong_is_said_exactly(text: str, error: str) -> None:
+def test_mistakes_are_reported_with_exact_messages(text: str, error: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota.parse(text)
     assert str(caught.value) == error
@@ -85,7 +85,7 @@ def test_a_queue_is_a_whole_number(queue: int) -> None:
 # Delays
 
 
-def test_each_admission_is_told_its_delay_and_a_full_queue_refuses(limiter: Limiter) -> None:
+def test_each_admission_has_its_delay_and_a_full_queue_refuses(limiter: Limiter) -> None:
     verdicts = [limiter.acquire("alice", STEADY) for _ in range(6)]
     assert [bool(verdict) for verdict in verdicts] == [True] * 5 + [False]
     assert [verdict.delay_us for verdict in verdicts] == [0, 100_000, 200_000, 300_000, 400_000, 0]
@@ -122,7 +122,7 @@ def test_a_cost_is_at_most_the_queue_and_the_one_in_service(limiter: Limiter) ->
     assert str(caught.value) == "cost 6: 10/second queue 4 admits at most 5 at once, however long one waits"
 
 
-def test_without_a_queue_nobody_waits(limiter: Limiter, clock: ManualClock) -> None:
+def test_requests_without_a_queue_do_not_wait(limiter: Limiter, clock: ManualClock) -> None:
     quota = "10/second queue 0"
     assert limiter.acquire("alice", quota).delay == 0
     assert limiter.acquire("alice", quota).retry_after_us == 100_000
@@ -132,7 +132,7 @@ def test_without_a_queue_nobody_waits(limiter: Limiter, clock: ManualClock) -> N
     assert limiter.acquire("alice", quota).delay == 0
 
 
-def test_the_queue_drains_while_nobody_comes(limiter: Limiter, clock: ManualClock) -> None:
+def test_the_queue_drains_without_requests(limiter: Limiter, clock: ManualClock) -> None:
     for _ in range(5):
         limiter.acquire("alice", STEADY)
     clock.advance(0.25)
@@ -194,7 +194,7 @@ def test_a_part_of_the_tail_can_be_given_back(limiter: Limiter) -> None:
     assert limiter.acquire("alice", STEADY).delay == 0.1
 
 
-def test_a_place_given_back_twice_with_an_id_frees_nobody_elses(limiter: Limiter) -> None:
+def test_a_place_given_back_twice_with_an_id_frees_no_other(limiter: Limiter) -> None:
     limiter.acquire("alice", STEADY)
     tail = limiter.acquire("alice", STEADY, id="a")
     assert limiter.refund(tail).units == 1
@@ -203,7 +203,7 @@ def test_a_place_given_back_twice_with_an_id_frees_nobody_elses(limiter: Limiter
     assert limiter.acquire("alice", STEADY).delay == 0.2
 
 
-def test_what_has_been_served_cannot_be_given_back(limiter: Limiter, clock: ManualClock) -> None:
+def test_served_units_cannot_be_given_back(limiter: Limiter, clock: ManualClock) -> None:
     verdict = limiter.acquire("alice", STEADY)
     clock.advance(0.1)
     assert limiter.refund(verdict).units == 0
@@ -249,7 +249,7 @@ def test_a_shorter_queue_counts_as_full(limiter: Limiter, clock: ManualClock) ->
 # Time going back
 
 
-def test_time_going_back_lets_nobody_start_earlier(limiter: Limiter, clock: ManualClock) -> None:
+def test_time_going_back_lets_no_request_start_earlier(limiter: Limiter, clock: ManualClock) -> None:
     quota = "10/second queue 99"
     start = clock.micros
     for _ in range(3):
@@ -259,9 +259,7 @@ def test_time_going_back_lets_nobody_start_earlier(limiter: Limiter, clock: Manu
     assert clock.micros + verdict.delay_us == start + 300_000
 
 
-def test_after_a_clock_step_back_nobody_is_refused_for_longer_than_the_queue(
-    limiter: Limiter, clock: ManualClock
-) -> None:
+def test_refusals_last_no_longer_than_the_queue_after_a_clock_step_back(limiter: Limiter, clock: ManualClock) -> None:
     limiter.acquire("alice", STEADY, cost=5)
     clock.micros -= 3_600_000_000
     refused = limiter.acquire("alice", STEADY)

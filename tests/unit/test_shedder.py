@@ -1,4 +1,4 @@
-"""The shedder: whom it refuses, by which mechanism, and that it never loses count."""
+"""The shedder: which requests it refuses, by which mechanism, and that its counts stay right."""
 
 import asyncio
 import copy
@@ -30,7 +30,7 @@ class Pressed:
         return self.pressure
 
     def hold(self, pressure: float, seconds: float) -> int:
-        """Keep up a pressure, with somebody coming by ten times a second."""
+        """Keep up a pressure, with ten requests a second."""
         self.pressure = pressure
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
@@ -50,12 +50,12 @@ def pressed() -> Pressed:
 # ---------------------------------------------------------------- pressure
 
 
-def test_without_pressure_everybody_is_admitted(pressed: Pressed) -> None:
+def test_all_requests_are_admitted_without_pressure(pressed: Pressed) -> None:
     assert pressed.admits(draw=0) == list(PRIORITIES)
     assert pressed.hold(0.89, seconds=100) == 0
 
 
-def test_the_longer_pressure_lasts_the_more_is_refused_lowest_first(pressed: Pressed) -> None:
+def test_a_growing_share_is_refused_while_pressure_lasts_lowest_class_first(pressed: Pressed) -> None:
     seen = []
     for _ in range(40):
         level = pressed.hold(2, seconds=1)
@@ -101,13 +101,13 @@ def test_after_a_silence_the_level_has_fallen(pressed: Pressed) -> None:
     assert pressed.shedder.level == 0
 
 
-def test_one_high_look_after_a_silence_sheds_nothing(pressed: Pressed) -> None:
+def test_one_high_sample_after_a_silence_sheds_nothing(pressed: Pressed) -> None:
     pressed.hold(0, seconds=1)
     pressed.clock.advance(3_600)
     assert pressed.hold(5, seconds=0.5) == 0
 
 
-def test_a_refusal_says_when_the_class_would_pass_again_if_pressure_ended(pressed: Pressed) -> None:
+def test_a_refusal_states_when_the_class_would_pass_again_without_pressure(pressed: Pressed) -> None:
     while pressed.shedder.level < 12:
         pressed.hold(2, seconds=0.1)
     pressed.draw = 0
@@ -153,7 +153,7 @@ def test_a_signal_that_returns_nonsense_is_no_pressure(nonsense: object, pressed
     assert pressed.shedder.faults > 50
 
 
-def test_a_signal_that_raises_is_no_pressure_and_is_told_when_it_begins(pressed: Pressed) -> None:
+def test_a_signal_that_raises_is_no_pressure_and_is_reported_when_it_begins(pressed: Pressed) -> None:
     pressed.hold(0, seconds=1)
     del pressed.pressure
     pressed.clock.advance(1)
@@ -167,7 +167,7 @@ def test_a_signal_that_raises_is_no_pressure_and_is_told_when_it_begins(pressed:
     assert pressed.told[1:] == [SignalFailed("read", "ValueError")]
 
 
-def test_a_failing_signal_is_logged_once_and_without_what_it_said(
+def test_a_failing_signal_is_logged_once_and_without_its_message(
     pressed: Pressed, caplog: pytest.LogCaptureFixture
 ) -> None:
     pressed.hold("secret", seconds=3)  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_a_failing_signal_is_logged_once_and_without_what_it_said(
     assert record.getMessage() == "signal read failed (ValueError) and counts as no pressure; logged once"
 
 
-def test_a_hook_that_fails_is_not_the_callers_problem(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_hook_does_not_affect_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
 
     def hook(event: object) -> None:
@@ -189,7 +189,7 @@ def test_a_hook_that_fails_is_not_the_callers_problem(caplog: pytest.LogCaptureF
     assert "a hook failed on Shedding" in caplog.text
 
 
-def test_a_signal_that_asks_the_shedder_does_not_go_round_in_circles() -> None:
+def test_a_signal_that_calls_the_shedder_does_not_recurse() -> None:
     clock = ManualClock()
     asked = []
 
@@ -205,7 +205,7 @@ def test_a_signal_that_asks_the_shedder_does_not_go_round_in_circles() -> None:
 # ---------------------------------------------------------------- the reserve
 
 
-def test_what_is_not_critical_leaves_the_reserve_free() -> None:
+def test_requests_that_are_not_critical_leave_the_reserve_free() -> None:
     shedder = Shedder(InFlight(10), reserve=0.2, clock=ManualClock())
     running = [shedder.admit(priority) for priority in ("high", "normal", "low", "low") * 2]
     assert all(running)
@@ -225,7 +225,7 @@ def test_critical_traffic_takes_nothing_from_the_others_room() -> None:
     assert [bool(admission) for admission in (*critical, *low)] == [True] * 6 + [False]
 
 
-def test_what_the_reserve_refuses_is_pressure() -> None:
+def test_refusals_by_the_reserve_are_pressure() -> None:
     clock = ManualClock()
     told: list[object] = []
     shedder = Shedder(InFlight(100), reserve=0.99, clock=clock, hook=told.append)
@@ -274,7 +274,7 @@ def test_a_request_is_in_flight_until_its_block_ends_however_it_does() -> None:
     assert (in_flight.now, utilisation.now) == (0, 0)
 
 
-def test_ending_twice_ends_nobody_else() -> None:
+def test_ending_an_admission_twice_ends_no_other() -> None:
     in_flight = InFlight(10)
     shedder = Shedder(in_flight)
     one, other = shedder.admit(), shedder.admit()
@@ -337,7 +337,7 @@ def test_two_shedders_can_share_a_signal() -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-def test_the_clock_is_one_that_nobody_sets() -> None:
+def test_the_default_clock_is_never_set() -> None:
     assert Shedder(InFlight(1))._time_ns is SteadyClock.time_ns
 
 
@@ -386,7 +386,7 @@ SPAN = "expected seconds, 0.001 to 3600"
         ({"fall": "soon"}, f"fall 'soon': {SPAN}"),
     ],
 )
-def test_nonsense_is_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     settings: dict[str, object] = {"signals": InFlight(10), **options}
     with pytest.raises(InvalidOption) as caught:
         Shedder(**settings)  # type: ignore[arg-type]
@@ -411,12 +411,12 @@ def test_admissions_read_as_they_are() -> None:
 # ---------------------------------------------------------------- looking
 
 
-def test_who_comes_while_another_looks_goes_on_with_what_was_seen_last() -> None:
+def test_concurrent_callers_use_the_previous_sample() -> None:
     clock = ManualClock()
     looks: list[Admission] = []
 
     def signal() -> float:
-        with ThreadPoolExecutor(1) as pool:  # somebody else comes by, and must not wait for us
+        with ThreadPoolExecutor(1) as pool:  # a concurrent caller must not wait
             looks.append(pool.submit(shedder.admit, "low").result(timeout=30))
         return 0.0
 
@@ -426,7 +426,7 @@ def test_who_comes_while_another_looks_goes_on_with_what_was_seen_last() -> None
     assert looks[0]
 
 
-def test_an_interrupted_look_leaves_the_next_one_free() -> None:
+def test_an_interrupted_sample_does_not_block_the_next() -> None:
     clock = ManualClock()
     interrupts = [KeyboardInterrupt()]
 
@@ -444,7 +444,7 @@ def test_an_interrupted_look_leaves_the_next_one_free() -> None:
     assert shedder._schedule.sampled_at == clock.micros
 
 
-def test_what_a_child_begins_anew() -> None:
+def test_a_forked_child_starts_without_requests_and_locks() -> None:
     """As after a fork, without one: see tests/integration for the real thing."""
     in_flight = InFlight(4)
     shedder = Shedder([in_flight, LoopLag()], reserve=0.5)

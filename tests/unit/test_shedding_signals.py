@@ -74,7 +74,7 @@ def test_a_mean_survives_a_clock_that_is_set_back() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, None, "8", 2**33])
-def test_nonsense_capacities_are_refused(number: object) -> None:
+def test_invalid_capacities_are_refused(number: object) -> None:
     make: Any
     for make, what in ((InFlight, "capacity"), (Utilisation, "workers")):
         with pytest.raises(InvalidOption) as caught:
@@ -82,7 +82,7 @@ def test_nonsense_capacities_are_refused(number: object) -> None:
         assert str(caught.value) == f"{what} {number!r}: expected a whole number, 1 to 4294967296"
 
 
-def test_nonsense_spans_are_refused() -> None:
+def test_invalid_spans_are_refused() -> None:
     with pytest.raises(InvalidOption) as caught:
         Utilisation(1, over=0)
     assert str(caught.value) == "over 0: expected seconds, 0.001 to 3600"
@@ -142,7 +142,7 @@ def test_a_loop_that_keeps_its_timers_has_no_lag(clock: ManualClock, lag: LoopLa
     assert max(run(clock, idle())) < 0.01
 
 
-def test_a_blocked_loop_is_seen_by_whoever_comes_next(clock: ManualClock, lag: LoopLag) -> None:
+def test_a_blocked_loop_shows_in_the_next_reading(clock: ManualClock, lag: LoopLag) -> None:
     async def blocked() -> list[float]:
         lag()
         await asyncio.sleep(0.1)
@@ -216,7 +216,7 @@ def test_the_latest_of_several_loops_counts_and_a_resting_one_does_not(clock: Ma
         assert len(lag._watches) == 2
 
 
-def test_outside_of_any_loop_there_is_no_lag(lag: LoopLag) -> None:
+def test_the_lag_outside_of_any_loop_is_0(lag: LoopLag) -> None:
     assert lag() == 0
     assert len(lag._watches) == 0
 

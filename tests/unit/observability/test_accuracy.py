@@ -36,7 +36,7 @@ def judged(*all_seen: Seen, complete: bool = True) -> Account:
 # ---------------------------------------------------------------- judging
 
 
-def test_what_keeps_to_the_limit_is_neither_over_nor_under() -> None:
+def test_decisions_within_the_limit_are_neither_over_nor_under() -> None:
     account = judged(seen(0), seen(1), seen(2, admitted=False), seen(MINUTE + 1), seen(MINUTE + 2))
     assert (account.admitted, account.over, account.under) == (4, 0, 0)
 
@@ -59,8 +59,8 @@ def test_a_refusal_that_was_not_needed_is_under() -> None:
     assert account.under_ratio == 0.25
 
 
-def test_nothing_is_called_under_before_a_key_was_watched_for_a_period() -> None:
-    """Who knows what it used before."""
+def test_no_refusal_counts_as_under_before_a_key_was_sampled_for_a_period() -> None:
+    """Earlier use of the key is unknown."""
     account = judged(seen(0, admitted=False), seen(MINUTE - 1, admitted=False))
     assert (account.refused, account.under) == (0, 0)
     assert judged(seen(0, admitted=False), seen(MINUTE, admitted=False)).under == 1
@@ -76,7 +76,7 @@ def test_after_a_gap_under_has_to_wait_again() -> None:
     assert judge.accounts["api"].under == 1
 
 
-def test_one_of_several_hosts_never_says_under() -> None:
+def test_one_of_several_hosts_never_counts_under() -> None:
     account = judged(seen(0), seen(2 * MINUTE, admitted=False), complete=False)
     assert (account.refused, account.under) == (0, 0)
 
@@ -132,7 +132,7 @@ def test_each_decision_is_seen_by_its_own_rule() -> None:
     assert "192.0.2.7" not in repr(observed.seen)
 
 
-def test_what_was_not_asked_or_only_peeked_at_is_not_seen() -> None:
+def test_peeks_and_requests_without_counters_are_not_sampled() -> None:
     clock, observed = ManualClock(), everything()
     rules = enforcer(clock, {"id": "bad", "action": "deny", "match": {"path": "/bad"}})
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
@@ -140,7 +140,7 @@ def test_what_was_not_asked_or_only_peeked_at_is_not_seen() -> None:
     assert not observed.seen
 
 
-def test_what_passed_while_the_store_was_gone_counts_as_admitted() -> None:
+def test_requests_admitted_while_the_store_was_gone_count_as_admitted() -> None:
     clock, observed = ManualClock(), everything()
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
     free = limiter.peek("k", "5/minute")
@@ -148,7 +148,7 @@ def test_what_passed_while_the_store_was_gone_counts_as_admitted() -> None:
     assert [one.admitted for one in observed.seen] == [True]
 
 
-def test_some_quotas_promise_something_else() -> None:
+def test_quotas_with_other_promises_are_not_sampled() -> None:
     texts = ("5/minute", "5/minute fixed_window", "5/minute gcra", "5/minute penalty 1m", "5/minute count denied")
     assert [is_measured(Quota.parse(text)) for text in texts] == [True, True, False, False, False]
 
@@ -187,7 +187,7 @@ def test_workers_are_judged_together() -> None:
     assert first.judge.accounts["-"].admitted == 4  # nothing is heard twice
 
 
-def test_whoever_takes_over_does_not_judge_again() -> None:
+def test_a_new_leader_does_not_evaluate_decisions_again() -> None:
     clock = ManualClock()
     worker, successor = (Sampler(SECRET, complete=True, share=1) for _ in range(2))
     told(worker, "2/minute", [True] * 4, clock)
@@ -200,8 +200,8 @@ def test_whoever_takes_over_does_not_judge_again() -> None:
     assert successor.judge.accounts["-"].admitted == 1
 
 
-def test_what_was_missed_is_known_to_be_missing() -> None:
-    """After a burst that was too much to note, nobody knows for a period whether a refusal was needed."""
+def test_missed_decisions_are_a_gap() -> None:
+    """After decisions were missed, it is unknown for a period whether a refusal was needed."""
     clock = ManualClock()
     worker = Sampler(SECRET, complete=True, share=1)
     worker.observed._most = 3
@@ -271,7 +271,7 @@ class Leaky:
         return True
 
 
-def test_a_limiter_that_forgets_is_found_out() -> None:
+def test_a_limiter_that_forgets_counts_is_detected() -> None:
     limiter, judge = Leaky(50), Judge(complete=True)
     for step in range(1_000):
         now = step * SECOND // 4
@@ -283,7 +283,7 @@ def test_a_limiter_that_forgets_is_found_out() -> None:
 # ---------------------------------------------------------------- bounds
 
 
-def test_after_a_flood_on_a_sampled_key_it_goes_on_looking() -> None:
+def test_the_sampler_continues_after_a_flood_on_a_sampled_key() -> None:
     """What is published is bounded. Once that was full of one moment's decisions, nothing ever made room again."""
     clock = ManualClock()
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)

@@ -63,7 +63,7 @@ def test_an_exception_stays_on_its_line(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_nobody_smuggles_a_line_in(stream: io.StringIO, form: Form) -> None:
+def test_a_line_break_in_a_message_cannot_forge_a_line(stream: io.StringIO, form: Form) -> None:
     configure(form, "info", stream)
     logging.getLogger("penstock.service").info("path %s", "/x\r\n2026-01-01T00:00:00Z info penstock: all is well")
     starts = [line for line in stream.getvalue().splitlines() if line.startswith(("2", "{"))]
@@ -154,7 +154,7 @@ def test_events_are_logged_by_how_bad_they_are(lines: Lines) -> None:
     assert found[2]["pressure"] == 1.235
 
 
-def test_each_of_several_is_told_whatever_the_others_do() -> None:
+def test_each_hook_is_called_although_others_fail() -> None:
     heard: list[object] = []
 
     def broken(event: Any) -> None:

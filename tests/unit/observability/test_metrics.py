@@ -104,7 +104,7 @@ def test_requests_without_rules_are_counted_by_their_algorithm(metrics: Metrics,
     assert seen.of("penstock_batch_decisions_sum") == 3
 
 
-def test_who_answered_for_the_store_is_told(metrics: Metrics, clock: ManualClock) -> None:
+def test_the_source_of_degraded_answers_is_counted(metrics: Metrics, clock: ManualClock) -> None:
     limiter = Limiter(MemoryStore(clock=clock), clock=clock)
     verdict = limiter.acquire("k", "1/minute")
     refused = limiter.acquire("k", "1/minute")
@@ -114,7 +114,7 @@ def test_who_answered_for_the_store_is_told(metrics: Metrics, clock: ManualClock
     assert seen.total("penstock_decisions_total", source="closed", outcome="refused", reason="degraded") == 1
 
 
-def test_a_batch_that_needed_no_store_says_nothing_of_its_speed(metrics: Metrics) -> None:
+def test_a_batch_without_the_store_adds_no_store_time(metrics: Metrics) -> None:
     metrics.decided([], 0)
     assert Samples(metrics.text()).of("penstock_store_duration_seconds_count") == 0
 
@@ -178,7 +178,7 @@ class Source:
         return 2.0
 
 
-def test_what_is_watched_is_looked_at_when_figures_are_written(metrics: Metrics) -> None:
+def test_watched_sources_are_read_when_figures_are_written(metrics: Metrics) -> None:
     connections = [3]
     metrics.watch(store=Store(), rules=Source(), connections=lambda: connections[0])
     connections[0] = 5
@@ -203,7 +203,7 @@ def test_rules_without_end_make_a_bounded_number_of_series(metrics: Metrics) -> 
     assert seen.total("penstock_decisions_total", rule="other") == 2 * MAX_RULES
 
 
-def test_what_is_not_yet_named_is_bounded(
+def test_counts_without_labels_are_bounded(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     """Callers may send quotas of their own, each another one."""
@@ -243,7 +243,7 @@ def test_no_label_can_come_from_a_client() -> None:
     assert {label for one in series.ALL for label in one.labels} <= allowed
 
 
-def test_names_follow_the_conventions() -> None:
+def test_metric_names_follow_the_conventions() -> None:
     for one in series.ALL:
         assert one.name.startswith("penstock_")
         assert one.name.endswith("_total") == (one.kind == "counter"), one.name
@@ -271,13 +271,13 @@ async def test_a_scrape_is_answered_in_the_form_it_asks_for(metrics: Metrics) ->
         assert seen.of("penstock_request_duration_seconds_count", route="check") == 1
 
 
-async def test_only_reading_is_allowed(metrics: Metrics) -> None:
+async def test_only_get_and_head_are_allowed(metrics: Metrics) -> None:
     post, head = Scrape(b"POST"), Scrape(b"HEAD")
     await scraped(metrics, post, head)
     assert (post.status, head.status) == (405, 200)
 
 
-async def test_others_have_their_turn_while_a_scrape_is_written(metrics: Metrics) -> None:
+async def test_other_callbacks_run_while_a_scrape_is_written(metrics: Metrics) -> None:
     for n in range(3_000):
         metrics(Decided(f"rule-{n % 900}", "allowed", "", (), 1, "store", "v", f"a{n}"))
     call, turns = Scrape(), 0
@@ -289,7 +289,7 @@ async def test_others_have_their_turn_while_a_scrape_is_written(metrics: Metrics
     assert Samples(call.answer_body).total("penstock_decisions_total") == 3_000
 
 
-async def test_a_slow_disk_piles_nothing_up(tmp_path: Path) -> None:
+async def test_writes_do_not_pile_up_on_a_slow_disk(tmp_path: Path) -> None:
     """Nor does it keep anybody from deciding, or the last figures from being written."""
     metrics, go_on = Metrics(prepare(tmp_path), "0"), threading.Event()
     metrics._files.submit(go_on.wait)

@@ -77,9 +77,7 @@ def test_a_call_that_its_caller_samples_is_a_span_below_the_callers(
     assert [(call.status, call.answer_body) for call in calls] == [(200, b"yes"), (503, b"yes")]
 
 
-def test_calls_that_nobody_samples_are_handed_on_as_they_are(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
+def test_unsampled_calls_are_passed_on_unchanged(provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
     handler = Answering(200, 200)
     calls: list[Call] = [calling(), calling("00")]
     Traced(handler, provider).handle(list(calls))

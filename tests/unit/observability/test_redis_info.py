@@ -10,7 +10,7 @@ from penstock.observability import redis_info, series
 from penstock.observability.redis_info import RedisWatch, figures
 
 
-def test_replicas_that_lag_are_told_by_the_last_of_them() -> None:
+def test_the_lag_is_that_of_the_slowest_replica() -> None:
     facts = {
         "connected_slaves": "2",
         "master_repl_offset": "1000",
@@ -29,11 +29,11 @@ def test_scripts_are_added_up_however_they_are_called() -> None:
     assert figures(facts) == {series.REDIS_SCRIPTS: 12, series.REDIS_SCRIPT_SECONDS: pytest.approx(600e-6)}
 
 
-def test_what_is_no_number_is_left_out() -> None:
+def test_facts_that_are_no_numbers_are_left_out() -> None:
     assert figures({"used_memory": "much", "maxmemory": "", "evicted_keys": "7"}) == {series.REDIS_EVICTED: 7}
 
 
-def test_a_look_that_fails_leaves_no_old_figures(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_poll_leaves_no_old_figures(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def inspect(self, within: float) -> dict[str, dict[str, str] | None]:
             raise RuntimeError("redis://user:password@host")
@@ -48,7 +48,7 @@ def test_a_look_that_fails_leaves_no_old_figures(caplog: pytest.LogCaptureFixtur
     assert "password" not in caplog.text
 
 
-def test_who_takes_over_does_not_wait_for_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_takes_over_does_not_wait_for_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies takes its figures with it; the next one used to leave a hole of ten seconds."""
 
     class Store:

@@ -51,7 +51,7 @@ def alive(snapshots: list[Snapshot]) -> float:
     return sum(snapshot.now.get(WORKERS.name, {}).get("", 0) for snapshot in snapshots)
 
 
-def test_each_reads_what_the_others_have_written(join: Join) -> None:
+def test_each_worker_reads_the_figures_of_the_others(join: Join) -> None:
     workers = [join(str(n)) for n in range(3)]
     for n, worker in enumerate(workers):
         worker.write(figures(str(n), 10**n))
@@ -60,7 +60,7 @@ def test_each_reads_what_the_others_have_written(join: Join) -> None:
     assert counted(workers[0].read()) == 120
 
 
-def test_what_the_dead_have_counted_is_kept_and_what_they_were_is_not(join: Join, directory: Path) -> None:
+def test_counts_of_dead_workers_are_kept_and_their_gauges_are_not(join: Join, directory: Path) -> None:
     reader, dying = join("0"), join("1")
     dying.write(figures("1", 7))
     assert (counted(reader.read()), alive(reader.read())) == (7, 1)
@@ -77,7 +77,7 @@ def test_what_the_dead_have_counted_is_kept_and_what_they_were_is_not(join: Join
 
 
 def test_a_crash_after_the_dead_were_added_counts_nothing_twice(join: Join, directory: Path) -> None:
-    """Whoever added a dead worker's figures may end before it has removed the file."""
+    """A worker may end between adding the figures of a dead worker and removing their file."""
     reader, dying = join("0"), join("1")
     dying.write(figures("1", 7))
     dying.close()
@@ -93,7 +93,7 @@ def test_a_crash_after_the_dead_were_added_counts_nothing_twice(join: Join, dire
     assert not list(directory.glob("1-*"))
 
 
-def test_damage_is_left_out(join: Join, directory: Path) -> None:
+def test_damaged_files_are_left_out(join: Join, directory: Path) -> None:
     reader, writer = join("0"), join("1")
     writer.write(figures("1", 7))
     (file,) = directory.glob("1-*.figures")
@@ -118,14 +118,14 @@ def test_labels_of_the_dead_are_bounded(join: Join, monkeypatch: pytest.MonkeyPa
     assert len(gone) == 4
 
 
-def test_one_leads_and_another_takes_over(join: Join) -> None:
+def test_one_worker_leads_and_another_takes_over(join: Join) -> None:
     first, second = join("0"), join("1")
     assert [first.lead(), second.lead(), first.lead()] == [True, False, True]
     first.close()
     assert second.lead()
 
 
-def test_what_an_earlier_service_has_left_is_removed(join: Join, directory: Path) -> None:
+def test_files_of_an_earlier_service_are_removed(join: Join, directory: Path) -> None:
     worker = join("0")
     worker.write(figures("0", 7))
     worker.close()
@@ -135,7 +135,7 @@ def test_what_an_earlier_service_has_left_is_removed(join: Join, directory: Path
     assert counted(join("1").read()) == 0
 
 
-def test_a_directory_that_vanishes_is_an_error_for_whoever_writes(join: Join, directory: Path) -> None:
+def test_writing_to_a_vanished_directory_is_an_error(join: Join, directory: Path) -> None:
     reader = join("0")
     shutil.rmtree(directory)
     with pytest.raises(OSError, match="No such file"):

@@ -113,7 +113,7 @@ def test_a_key_in_use_outlives_others_that_are_not() -> None:
 # ---------------------------------------------------------------- failing
 
 
-def test_when_nobody_can_be_asked_the_last_answer_stands_and_others_count_as_absent() -> None:
+def test_the_last_answer_stands_while_the_function_fails_and_others_count_as_absent() -> None:
     keys, told = Keys(good=ACME), list[Any]()
     directory = KeyDirectory(keys, SECRET, max_age=60, hook=told.append)
     directory.describe({"api_key": "good"}, NOW)
@@ -194,7 +194,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert KeyDirectory(table, SECRET).describe({"api_key": "good"}, NOW)["tier"] == "paid"
 
 
-def test_all_that_is_wrong_with_a_file_is_said_at_once_and_no_hash_is_quoted(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported_at_once_and_no_hash_is_quoted(tmp_path: Path) -> None:
     path = tmp_path / "keys.csv"
     good = hash_key("good", SECRET).hex()
     rows = ["hash,owner,tier,status", f"{good},acme,,", f"{good},acme,,", "abc,acme,,", f"{'z' * 32},acme,,"]

@@ -41,7 +41,7 @@ def _value(text: str) -> object:
         ("9" * 5_000, "9" * 5_000),
     ],
 )
-def test_words_mean_what_they_say(written: str, value: object) -> None:
+def test_plain_words_are_texts(written: str, value: object) -> None:
     assert _value(written) == value
     assert type(_value(written)) is type(value)
 
@@ -105,7 +105,7 @@ def test_an_alias_bomb_is_refused_without_unfolding() -> None:
     assert "penstock.yaml:2: l1[0]: an alias (expected the value itself: aliases are not followed)" in faults
 
 
-def test_no_more_faults_are_listed_than_somebody_may_read() -> None:
+def test_the_list_of_faults_is_bounded() -> None:
     faults = _faults("\n".join(f"field{n}: 1" for n in range(3 * MAX_FLAWS)))
     assert len(faults) == MAX_FLAWS + 1
     assert faults[-1] == "penstock.yaml: more faults than are listed (expected none)"

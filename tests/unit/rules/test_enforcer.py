@@ -106,7 +106,7 @@ def test_all_rules_are_charged_or_none(make: Make) -> None:
     assert [decision.remaining for decision in bench.enforcer.check({"ip": "192.0.2.8"}).decisions] == [98, 0]
 
 
-def test_a_request_that_no_rule_matches_may_pass_and_asks_nobody(make: Make) -> None:
+def test_a_request_that_no_rule_matches_passes_and_asks_no_counter(make: Make) -> None:
     bench = make({"id": "api", "match": {"path": "/v1"}})
     ruling = bench.enforcer.check({"path": "/v2"})
     assert (bool(ruling), ruling.rule, ruling.rules, ruling.reason, ruling.decisions) == (True, "", (), "", ())
@@ -114,7 +114,7 @@ def test_a_request_that_no_rule_matches_may_pass_and_asks_nobody(make: Make) -> 
     assert HeaderWriter().headers(ruling) == []
 
 
-def test_a_denied_request_is_refused_and_asks_nobody(make: Make) -> None:
+def test_a_denied_request_is_refused_and_asks_no_counter(make: Make) -> None:
     bench = make({"id": "api"}, {"id": "blocklist", "action": "deny", "match": {"ip": {"cidr": "192.0.2.0/24"}}})
     ruling = bench.enforcer.check({"ip": "::ffff:192.0.2.7"})
     assert (bool(ruling), ruling.rule, ruling.reason, ruling.decisions) == (False, "blocklist", "blocked", ())
@@ -149,12 +149,12 @@ def test_a_denial_in_shadow_mode_reports_too(make: Make) -> None:
     ("quota", "reason"),
     [("1/minute", "rate"), ("9/minute min_interval 2s", "too_close"), ("1 concurrent", "concurrency")],
 )
-def test_a_refusal_says_why(make: Make, quota: str, reason: str) -> None:
+def test_a_refusal_has_a_reason(make: Make, quota: str, reason: str) -> None:
     bench = make({"id": "api", "quota": quota})
     assert [bench.enforcer.check(IP).reason for _ in range(2)] == ["", reason]
 
 
-def test_what_clients_are_told_of_a_rule_is_the_rules_choice(make: Make) -> None:
+def test_a_rule_chooses_what_clients_see_of_it(make: Make) -> None:
     hidden = {"headers": "hidden", "message": "Too many attempts."}
     bench = make({"id": "open", "quota": "9/minute"}, {"id": "login", "quota": "1/hour", "response": hidden})
     shown = HeaderWriter().headers(bench.enforcer.check(IP).shown())
@@ -238,7 +238,7 @@ def test_a_block_on_a_refused_hold_does_not_run(make: Make) -> None:
         bench.enforcer.hold(IP)._check()
 
 
-def test_where_nothing_can_be_held_a_hold_is_free(make: Make) -> None:
+def test_a_hold_without_places_is_free(make: Make) -> None:
     bench = make({"id": "rate", "match": {"path": "/v1"}})
     for descriptor in ({"path": "/v1"}, {"path": "/free"}):
         hold = bench.enforcer.hold(descriptor, renew=True)
@@ -255,14 +255,14 @@ def test_an_estimate_is_settled_on_every_counter(make: Make) -> None:
     assert [decision.remaining for decision in bench.enforcer.check(IP).decisions] == [979, 79]
 
 
-def test_what_was_charged_is_given_back(make: Make) -> None:
+def test_a_refund_gives_back_what_was_charged(make: Make) -> None:
     bench = make({"id": "a", "quota": "2/minute"}, {"id": "b", "key": [], "quota": "9/minute"})
     ruling = bench.enforcer.check(IP)
     assert bench.enforcer.refund(ruling).each == (1, 1)
     assert [bool(bench.enforcer.check(IP)) for _ in range(3)] == [True, True, False]
 
 
-def test_where_nothing_was_charged_there_is_nothing_to_change(make: Make) -> None:
+def test_a_ruling_without_charges_cannot_be_amended(make: Make) -> None:
     bench = make({"id": "a", "match": {"path": "/v1"}, "quota": "1/minute"})
     free = bench.enforcer.check({"path": "/free"})
     assert (bench.enforcer.refund(free).each, bench.enforcer.settle(free, 3).each) == ((), ())
@@ -275,7 +275,7 @@ def test_where_nothing_was_charged_there_is_nothing_to_change(make: Make) -> Non
 # ---------------------------------------------------------------- events
 
 
-def test_every_decision_is_told_once(make: Make) -> None:
+def test_every_decision_is_one_event(make: Make) -> None:
     bench = make(
         {"id": "api", "match": {"path": "/v1"}, "quota": "1/minute"},
         {"id": "trial", "match": {"path": "/v1"}, "quota": "1/hour", "mode": "shadow"},
@@ -324,7 +324,7 @@ def test_a_source_is_asked_for_the_rules_in_force(make: Make) -> None:
 
 
 @pytest.mark.parametrize("rules", [None, {}, "penstock.yaml"])
-def test_something_that_is_no_set_of_rules_is_refused(rules: Any) -> None:
+def test_an_object_that_is_no_set_of_rules_is_refused(rules: Any) -> None:
     with pytest.raises(InvalidOption, match="expected a RuleSet"):
         Enforcer(rules, Limiter())
 
@@ -430,7 +430,7 @@ def test_a_shedder_is_asked_first_with_the_highest_priority(make: Make) -> None:
     assert [event.reason for event in bench.told] == ["shed", "", "rate", ""]
 
 
-def test_what_a_shedder_admitted_is_in_flight_until_it_ends(make: Make) -> None:
+def test_a_request_admitted_by_a_shedder_is_in_flight_until_it_ends(make: Make) -> None:
     in_flight = InFlight(2)
     bench = make({"id": "api", "quota": "9/minute"}, shedder=Shedder(in_flight, reserve=0.5))
     first = bench.enforcer.check(IP)
@@ -443,7 +443,7 @@ def test_what_a_shedder_admitted_is_in_flight_until_it_ends(make: Make) -> None:
     assert bench.enforcer.check(IP)
 
 
-def test_the_strictest_matching_rule_says_what_happens_when_the_store_is_gone() -> None:
+def test_the_strictest_matching_rule_decides_while_the_store_is_gone() -> None:
     store = Gone()
     told: list[Decided] = []
     rules = rule_set(
@@ -464,14 +464,14 @@ def test_the_strictest_matching_rule_says_what_happens_when_the_store_is_gone() 
     assert store.deadlines[-1] == 5_000
 
 
-def test_a_ruling_is_a_verdict_for_whoever_takes_one(make: Make) -> None:
+def test_a_ruling_can_be_used_as_a_verdict(make: Make) -> None:
     ruling = make({"id": "api"}).enforcer.check(IP)
     assert isinstance(ruling, Ruling)
     assert HeaderWriter("draft6").headers(ruling)[0] == ("RateLimit-Limit", "100")
     assert "192.0.2.7" not in repr(ruling)
 
 
-def test_a_request_that_is_none_is_the_callers_fault(make: Make) -> None:
+def test_an_invalid_request_is_an_error_of_the_caller(make: Make) -> None:
     bench = make({"id": "api"})
     with pytest.raises(InvalidRequest):
         bench.enforcer.check("path=/v1")

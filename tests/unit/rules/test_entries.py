@@ -30,12 +30,12 @@ from tests.unit.rules.support import NOW, rule_set
         ("a\ud800b", "a\\ud800b"),
     ],
 )
-def test_what_is_written_is_read_as_it_stands(value: Any, read: str) -> None:
+def test_text_is_read_as_it_is(value: Any, read: str) -> None:
     assert reader("entry")(value) == read
 
 
 @pytest.mark.parametrize("value", [b"text", 1.5, ["text"], {}, object(), 10**100])
-def test_what_is_no_text_is_refused_without_quoting_it(value: Any) -> None:
+def test_an_entry_that_is_no_text_is_refused_without_quoting_it(value: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^entry 'user': expected text, not \w+$"):
         reader("user")(value)
 
@@ -48,7 +48,7 @@ def test_a_text_of_a_kind_of_its_own_is_text() -> None:
     assert reader("ip", address=True)(Text("192.0.2.7")) == "192.0.2.7"
 
 
-def test_case_is_folded_and_accents_are_composed_where_that_is_asked() -> None:
+def test_case_is_folded_and_accents_are_composed_by_option() -> None:
     folding, composing = reader("a", fold_case=True), reader("a", nfc=True)
     assert folding("StraßE") == folding("STRASSE") == "strasse"
     assert composing("e\u0301") == composing("é") == "é"

@@ -1,4 +1,4 @@
-"""An explanation says which rules apply and why, and how counters stand; it charges nothing and reveals nobody."""
+"""An explanation says which rules apply and why, and how counters stand; it charges nothing and reveals no identity."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def words(enforced: Enforcer, **descriptor: Any) -> dict[str, str]:
         ),
     ],
 )
-def test_it_says_what_was_wanted_and_what_kind_of_value_was_found(
+def test_an_explanation_names_the_value_wanted_and_the_kind_found(
     match: dict[str, Any], descriptor: dict[str, str], why: str
 ) -> None:
     explained = enforcer({"id": "a", "match": match}).explain(descriptor).rules[0]
@@ -74,7 +74,7 @@ def test_a_rule_that_matches_may_still_not_apply() -> None:
     assert decided == {"limit": "office says allow, which decides alone", "office": "path is '/v1'"}
 
 
-def test_it_shows_key_quota_and_counters_and_charges_nothing() -> None:
+def test_an_explanation_shows_key_quota_and_counters_and_charges_nothing() -> None:
     enforced = enforcer(
         {"id": "a", "key": ["api_key | ip", "user"], "quota": "3/minute fixed_window", "shared": "s"},
         {"id": "b", "key": [], "quota": "9/hour", "mode": "shadow"},
@@ -94,7 +94,7 @@ def test_it_shows_key_quota_and_counters_and_charges_nothing() -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_it_never_repeats_what_was_found(refused: bool) -> None:
+def test_an_explanation_never_repeats_the_value_found(refused: bool) -> None:
     enforced = enforcer(
         {"id": "a", "key": ["api_key", "user"], "quota": "1/minute"},
         {"id": "b", "match": {"user": "dave", "api_key": {"prefix": "pk"}, "ip": {"cidr": "10.0.0.0/8"}}},
@@ -107,13 +107,13 @@ def test_it_never_repeats_what_was_found(refused: bool) -> None:
         assert secret not in text
 
 
-def test_it_says_when_no_rule_applies_and_when_one_blocks() -> None:
+def test_an_explanation_states_that_no_rule_applies_or_that_one_blocks() -> None:
     enforced = enforcer({"id": "bad", "action": "deny", "match": {"path": "/bad"}})
     assert enforced.explain({"path": "/good"}).outcome == "no rule applies: it may pass"
     assert enforced.explain({"path": "/bad"}).outcome == "it is refused by bad (blocked)"
 
 
-def test_it_asks_no_shedder_and_tells_no_hook() -> None:
+def test_an_explanation_asks_no_shedder_and_calls_no_hook() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("asked")
 

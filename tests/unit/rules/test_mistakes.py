@@ -14,13 +14,13 @@ MISTAKES = sorted((Path(__file__).parent / "mistakes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda path: path.stem)
-def test_a_mistake_is_told_in_exactly_these_words(mistake: Path) -> None:
+def test_each_mistake_has_exactly_this_message(mistake: Path) -> None:
     with pytest.raises(InvalidRules) as caught:
         load(mistake)
     assert str(caught.value).splitlines() == mistake.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_there_are_many_mistakes_and_none_without_its_words() -> None:
+def test_every_mistake_has_a_message() -> None:
     assert len(MISTAKES) > 60
     words = {path.stem for path in MISTAKES[0].parent.glob("*.txt")}
     assert words == {path.stem for path in MISTAKES}

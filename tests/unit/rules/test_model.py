@@ -83,7 +83,7 @@ def test_several_quotas_can_be_written_in_one_text_or_in_a_list(written: object)
     assert _rule(quota=written).quotas == (Quota(10, 1), Quota(1000, 3600))
 
 
-def test_a_list_of_quotas_says_which_of_them_is_wrong() -> None:
+def test_a_flaw_in_a_list_of_quotas_has_its_index() -> None:
     with pytest.raises(Flawed) as caught:
         shorthand.quotas(["10/second", "1/eon", "0/day"])
     assert [(flaw.path, flaw.value) for flaw in caught.value.flaws] == [((1,), "1/eon"), ((2,), "0/day")]
@@ -155,7 +155,7 @@ def test_other_instants_are_refused(written: object) -> None:
 # ---------------------------------------------------------------- rules and files
 
 
-def test_a_rule_says_as_little_as_it_can() -> None:
+def test_a_rule_needs_few_fields() -> None:
     rule = _rule()
     assert (rule.action, rule.mode, rule.order, rule.cost, rule.priority, rule.stop) == (
         "limit",
@@ -176,7 +176,7 @@ def test_records_do_not_change_and_compare_by_what_they_say() -> None:
         _rule().order = 5
 
 
-def test_nothing_is_guessed() -> None:
+def test_values_of_other_types_are_not_converted() -> None:
     for field, value in [
         ("order", "1"),
         ("order", True),
@@ -208,7 +208,7 @@ def test_a_cost_may_come_from_an_entry() -> None:
     assert _rule(cost=rule.cost).cost is rule.cost
 
 
-def test_addresses_are_folded_unless_the_file_says_otherwise() -> None:
+def test_addresses_are_folded_by_default() -> None:
     file = parse("entries: {ip: {ipv6_prefix: 56}, host: {fold_case: true}}\nempty: true")
     assert file.options("ip") == EntryOptions(ipv6_prefix=56)
     assert file.options("host") == EntryOptions(fold_case=True)
@@ -217,7 +217,7 @@ def test_addresses_are_folded_unless_the_file_says_otherwise() -> None:
     assert parse("entries: {ip: {nfc: true}}\nempty: true").options("ip") == EntryOptions(nfc=True, ipv6_prefix=64)
 
 
-def test_whom_an_override_is_for_is_in_no_repr() -> None:
+def test_the_repr_of_an_override_hides_its_identities() -> None:
     override = Override.model_validate(
         {"rule": "api", "for": {"owner": ["acme", 7]}, "quota": "5/minute", "until": "2026-06-05T18:00:00.000001Z"}
     )

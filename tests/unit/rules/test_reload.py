@@ -114,7 +114,7 @@ def test_half_of_a_line_keeps_the_last_good_set_until_the_rest_is_there(bench: B
     assert bench.source.faults == ()
 
 
-def test_a_bad_file_keeps_the_last_good_set_and_says_why_once(bench: Bench) -> None:
+def test_a_bad_file_keeps_the_last_good_set_and_is_reported_once(bench: Bench) -> None:
     before = bench.source.in_force
     bench.write(BAD)
     assert not bench.look(10)
@@ -136,7 +136,7 @@ def test_an_empty_file_keeps_the_last_good_set(bench: Bench, text: str) -> None:
     assert len(bench.source.faults) == 1
 
 
-def test_a_file_that_says_that_it_is_empty_is_followed(bench: Bench) -> None:
+def test_a_file_with_empty_true_is_followed(bench: Bench) -> None:
     bench.write("empty: true\n")
     bench.look(2)
     assert bench.ids == []
@@ -169,12 +169,10 @@ def test_a_deleted_file_keeps_the_last_good_set_and_is_followed_when_it_returns(
     assert bench.source.faults == ()
 
 
-def test_a_file_that_is_no_longer_ours_to_read_keeps_the_last_good_set(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_keeps_the_last_good_set(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.write(GOOD.format("second"))
     bench.path.chmod(0)
-    if os.access(bench.path, os.R_OK):  # who is root may read everything, so the refusal is made by hand
+    if os.access(bench.path, os.R_OK):  # root may read everything, so the refusal is simulated
 
         def refused(*_: object) -> None:
             raise PermissionError(13, "Permission denied")
@@ -227,7 +225,7 @@ def test_reload_waits_for_no_second_look(bench: Bench) -> None:
     assert bench.ids == ["second"]
 
 
-def test_what_cannot_be_compiled_keeps_the_last_good_set(tmp_path: Path) -> None:
+def test_rules_that_cannot_be_compiled_keep_the_last_good_set(tmp_path: Path) -> None:
     path = tmp_path / "penstock.yaml"
     path.write_text(GOOD.format("first"), encoding="utf-8")
 
@@ -243,7 +241,7 @@ def test_what_cannot_be_compiled_keeps_the_last_good_set(tmp_path: Path) -> None
     assert "cannot be compiled: RuntimeError: no room" in str(source.faults[0])
 
 
-def test_the_first_time_faults_are_raised(tmp_path: Path) -> None:
+def test_the_first_reading_raises_faults(tmp_path: Path) -> None:
     path = tmp_path / "penstock.yaml"
     with pytest.raises(InvalidRules, match="cannot be read"):
         RuleSource(path, lambda file: file)
@@ -253,7 +251,7 @@ def test_the_first_time_faults_are_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, True, "1s", float("nan"), 10**9])
-def test_nonsense_intervals_are_refused(tmp_path: Path, every: Any) -> None:
+def test_invalid_intervals_are_refused(tmp_path: Path, every: Any) -> None:
     with pytest.raises(InvalidOption, match="every"):
         RuleSource(tmp_path / "penstock.yaml", lambda file: file, every=every)
 
@@ -352,7 +350,7 @@ def test_a_forked_process_starts_with_locks_of_its_own(bench: Bench, monkeypatch
     assert bench.ids == ["second"]
 
 
-def test_the_thread_outlives_a_fault_of_our_own(
+def test_the_background_thread_outlives_an_internal_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "penstock.yaml"

@@ -1,4 +1,4 @@
-"""A set of rules that was replaced is freed by later requests, a little by each, and nobody notices."""
+"""A set of rules that was replaced is freed by later requests, a little by each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_rules_of_a_dropped_set_are_freed_by_later_requests() -> None:
 
 
 @pytest.mark.untraced
-def test_a_set_that_somebody_still_uses_is_whole() -> None:
+def test_a_set_in_use_stays_whole() -> None:
     rules = large()
     held = rules
     del rules

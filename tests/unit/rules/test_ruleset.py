@@ -124,19 +124,19 @@ def test_a_rule_with_a_name_that_looks_like_anothers_key_has_another_counter() -
     assert one != two
 
 
-def test_the_first_entry_present_makes_the_key_and_says_which_it_is() -> None:
+def test_the_first_entry_present_makes_the_key_with_its_name() -> None:
     rules = rule_set({"id": "a", "key": "api_key | ip"})
     assert asked(rules, {"api_key": "192.0.2.7", "ip": "192.0.2.7"})[0][0] == "a api_key=192.0.2.7"
     assert asked(rules, IP)[0][0] == "a ip=192.0.2.7"
     assert asked(rules, {"api_key": "", **IP})[0][0] == "a ip=192.0.2.7"
 
 
-def test_who_lacks_all_entries_shares_one_counter() -> None:
+def test_requests_without_the_entries_share_one_counter() -> None:
     rules = rule_set({"id": "a", "key": ["api_key | ip", "user"]})
     assert asked(rules, {})[0][0] == asked(rules, {"ip": "nowhere", "user": ""})[0][0] == ("a", "api_key|ip", "user")
 
 
-def test_a_key_of_nothing_is_one_counter_for_everybody() -> None:
+def test_an_empty_key_is_one_counter_for_all_requests() -> None:
     rules = rule_set({"id": "a", "key": []})
     assert asked(rules, IP)[0][0] == asked(rules, {})[0][0] == "a"
 
@@ -200,7 +200,7 @@ TIERED = {
 }
 
 
-def test_the_tier_chooses_the_quotas_and_who_has_none_gets_the_rules_own() -> None:
+def test_the_tier_chooses_the_quotas_and_without_one_the_rules_own_apply() -> None:
     rules = rule_set(TIERED)
     assert [text for _, text, _ in asked(rules, {"tier": "free"})] == ["100/minute"]
     assert [text for _, text, _ in asked(rules, {"tier": "paid"})] == ["1000/minute", "10/second name burst"]

@@ -53,7 +53,7 @@ def test_the_published_schema_is_what_the_model_says() -> None:
     assert published == text(), "run `penstock rules schema > docs/penstock.schema.json`"
 
 
-def test_it_is_a_schema_in_which_every_reference_leads_somewhere() -> None:
+def test_every_reference_in_the_schema_resolves() -> None:
     made = schema()
     Draft202012Validator.check_schema(made)
     references = {part.split('"')[0] for part in json.dumps(made).split('"$ref": "#/$defs/')[1:]}
@@ -61,7 +61,7 @@ def test_it_is_a_schema_in_which_every_reference_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_what_the_parser_reads_has_the_shape_of_the_schema(example: Path) -> None:
+def test_valid_files_match_the_schema(example: Path) -> None:
     assert [error.message for error in Draft202012Validator(schema()).iter_errors(_data(example))] == []
 
 
