@@ -11,7 +11,6 @@ from penstock.enforcer import Enforcer
 from penstock.model import Ask, Verdict
 from penstock.rules.model import RuleFile
 from penstock.rules.ruleset import RuleSet
-from penstock.stores.memory.decide import bind_together
 from penstock.stores.memory.store import MemoryStore
 from tests.integration.support import in_threads
 
@@ -67,22 +66,6 @@ def test_keys_named_in_any_order_never_deadlock() -> None:
     assert sum(in_threads(work, THREADS)) == THREADS * 2 * EACH
     peeked = [store.decide((ask,), 0, Verdict).remaining for ask in asks]
     assert sum(10**6 - remaining - 2 for remaining in peeked) == THREADS * 2 * EACH * 4
-
-
-def test_what_is_known_goes_the_short_way_and_what_is_not_the_ordinary_one() -> None:
-    """A negative control: were the short way never taken, the tests of it would prove nothing."""
-    store = MemoryStore(clock=ManualClock())
-    asks = tuple(Ask(key, Quota(5, 60)) for key in "abc")
-    taken = []
-
-    def ordinary(*_: Any) -> Any:
-        taken.append("ordinary")
-        return store._ask_all(asks, 0, Verdict)
-
-    slow: Any = ordinary
-    decide = bind_together(store._stripes, store._family, slow)
-    assert [decide(asks, 0, Verdict).remaining for _ in range(3)] == [4, 3, 2]
-    assert taken == ["ordinary"]
 
 
 def test_other_rules_put_in_force_under_load_apply_whole_and_lose_no_count() -> None:

@@ -1,4 +1,4 @@
-"""The memory store's short way for a request of several keys answers as its ordinary way, field for field."""
+"""The two bodies of the memory store decide alike, and as the smallest store does, field for field."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Decision, ManualClock, Quota, Verdict
+from penstock import Decision, Limiter, ManualClock, Quota, Verdict
 from penstock.model import Acquire, Ask
 from penstock.quota import CONCURRENCY
 from penstock.stores.memory.store import MemoryStore
+from penstock.stores.memory.stripes import MASK
+from tests.conformance.small_store import SmallStore
+from tests.unit.support import Passing
 
 QUOTAS = tuple(
     part
@@ -33,6 +36,9 @@ KEYS = ("a", "b", ("rule", "a"), ("rule", "a", "b"), "rule a=1")
 
 
 COUNTERS = [(key, quota) for key in KEYS for quota in QUOTAS]
+PAUSES = [0, 0, 0.1, 0.5, 2, -0.2]
+
+seeds = st.integers(0, 2**64 - 1)
 
 
 def _plain(decision: Decision) -> tuple[object, ...]:
@@ -41,21 +47,73 @@ def _plain(decision: Decision) -> tuple[object, ...]:
     return answer, *decision[1:5], bool(decision[5])
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_the_short_way_answers_as_the_ordinary_one(seed: int) -> None:
+def _told(outcome: object) -> tuple[object, ...]:
+    assert isinstance(outcome, Verdict)
+    return _plain(outcome), *[_plain(one) for one in outcome.decisions]
+
+
+def _step(clock: ManualClock, random: Random) -> None:
+    clock.set(clock.micros / 1_000_000 + random.choice(PAUSES))
+
+
+@given(seeds)
+def test_requests_of_any_keys_are_decided_as_by_the_smallest_store(seed: int) -> None:
     random = Random(seed)
     clock = ManualClock()
-    short, ordinary = MemoryStore(clock=clock), MemoryStore(clock=clock)
+    store, small = MemoryStore(clock=clock), SmallStore(clock)
     counters = random.sample(COUNTERS, k=5)  # few, so that most are known after some rounds
     for _ in range(12):
         asks = tuple(
             Ask(key, quota, 1 if quota.flat else random.randint(1, 2), random.random() < 0.2)
             for key, quota in random.sample(counters, k=random.randint(1, 4))
         )
-        (wanted,) = ordinary.run([Acquire(asks)])
-        found = short.decide(asks, clock.micros, Verdict)
-        assert isinstance(wanted, Verdict)
-        assert _plain(found) == _plain(wanted)
-        assert [_plain(one) for one in found.decisions] == [_plain(one) for one in wanted.decisions]
-        clock.set(clock.micros / 1_000_000 + random.choice([0, 0, 0.1, 0.5, 2, -0.2]))
-    assert short.counters == ordinary.counters
+        (wanted,) = small.run([Acquire(asks)])
+        assert _told(store.decide(asks, clock.micros, Verdict)) == _told(wanted)
+        _step(clock, random)
+    assert store.counters == sum(state is not None for state in small.states.values())
+
+
+@given(seeds)
+def test_both_bodies_decide_a_single_counter_alike(seed: int) -> None:
+    random = Random(seed)
+    clock = ManualClock()
+    one, several = MemoryStore(clock=clock), MemoryStore(clock=clock)
+    counters = random.sample(COUNTERS, k=3)
+    for _ in range(20):
+        key, quota = random.choice(counters)
+        asks = ((key, quota, 1 if quota.flat else random.randint(0, 2), False),)
+        wanted = several._ledger._several(asks, (hash(key) & MASK,), clock.micros, Verdict)
+        assert _told(one.decide(asks, clock.micros, Verdict))[1:] == _told(wanted)[1:]
+        _step(clock, random)
+    assert one.counters == several.counters
+
+
+@given(seeds)
+def test_amendments_in_process_do_what_their_operations_do(seed: int) -> None:
+    """Over a layer, a limiter goes the long way: everything is an operation."""
+    random = Random(seed)
+    clock = ManualClock()
+    short, long = Limiter(MemoryStore(clock=clock)), Limiter(MemoryStore(clock=clock), clock=clock, layers=[Passing()])
+    counters = random.sample(COUNTERS, k=3)
+    charged: list[tuple[Verdict, Verdict]] = []
+    for _ in range(30):
+        ours, theirs = random.choice(charged) if charged else (None, None)
+        match random.randrange(6):
+            case 0 if ours and theirs:
+                assert short.refund(ours) == long.refund(theirs)
+            case 1 if ours and theirs and ours.quota.algorithm == CONCURRENCY:
+                assert short.release(ours) == long.release(theirs)
+            case 2 if ours and theirs and len(ours) == 7:
+                units = random.randint(0, 4)
+                assert short.settle(ours, units) == long.settle(theirs, units)
+            case 3:
+                _step(clock, random)
+            case _:
+                key, quota = random.choice(counters)
+                request_id = random.choice([None, "a", "b"])
+                cost = random.randint(1, 2)
+                verdicts = short.acquire(key, quota, cost, request_id), long.acquire(key, quota, cost, request_id)
+                assert _told(verdicts[0]) == _told(verdicts[1])
+                if verdicts[0].receipt:
+                    charged.append(verdicts)
+    assert short.store.counters == long.store.counters  # type: ignore[attr-defined]

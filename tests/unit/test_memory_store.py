@@ -139,7 +139,7 @@ def test_amounts_that_vary_without_end_do_not_fill_the_memory(store: MemoryStore
     for quota in quotas:
         store.bind((quota,))
     assert len(store._bound) <= MAX_BOUND
-    assert len(store._family(quotas[0]).bounds) <= MAX_BOUND
+    assert len(store._counters.prepared) <= MAX_BOUND
     assert limiter.acquire("alice", quotas[0])
 
 

@@ -356,15 +356,16 @@ def test_every_way_to_the_store_treats_requests_with_an_id_alike(seed: int) -> N
     assert short == long
 
 
-def test_a_single_ask_with_an_id_goes_the_short_way(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
+def test_requests_with_an_id_are_decided_without_operations(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
     def long_way(*_: object) -> list[Outcome]:
         raise AssertionError("the long way")
 
     monkeypatch.setattr(MemoryStore, "run", long_way)
     limiter.reserve("alice", RATE, cost=5).settle(4)
     limiter.acquire("alice", [RATE], id="a")
+    limiter.acquire("alice", [RATE, "1000/hour"], id="a")
     with pytest.raises(AssertionError, match="the long way"):
-        limiter.acquire("alice", [RATE, "1000/hour"], id="a")
+        limiter.peek("alice", RATE)
 
 
 @pytest.mark.parametrize("record", ["", "no such record", "no such record@1", "no such record@x"])

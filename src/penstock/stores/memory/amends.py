@@ -1,111 +1,39 @@
-"""Changing what was charged in memory: refund, settle, release, renew, report. And records of requests with an id.
+"""Changing what was charged in memory: refund, settle, release, renew, report.
 
-A request that had an id leaves a record when it is admitted. Whatever is given back or settled is noted there, so that
-doing it twice is harmless. Without an id, only the counters themselves tell what is still charged.
+Without an id, only the counters themselves tell what is still charged; with one, its record does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import NamedTuple, TypeAlias, cast
+from typing import cast
 
 from penstock.algorithms import Bound
 from penstock.algorithms.base import State
 from penstock.clock import Micros
 from penstock.engine.protocols import DirectAmends
-from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, new, own_mark
+from penstock.model import Amend, Amended, AmendVerb, Charge, Key, Verdict, own_mark
 from penstock.quota import CONCURRENCY, DRAINING, Quota
-from penstock.stores.memory.counters import Counter, Family
-from penstock.stores.memory.stripes import MASK, Kind, Stripe, Stripes, holding
-
-LEAST_MEMORY_OF_IDS: Micros = 60_000_000
-
-
-class RecordName(NamedTuple):
-    """Where a record is kept, and which of all that were ever kept there it is.
-
-    A text of both would do, but the slot alone remembers its hash, and settling is to be quick.
-    """
-
-    slot: str
-    serial: int
-
-    def __str__(self) -> str:
-        return f"{self.slot}@{self.serial}"
-
-    def __repr__(self) -> str:
-        return f"<RecordName {self.serial}>"  # the slot tells the key
-
-
-Record: TypeAlias = tuple[int, Micros, Verdict, int, bool]
-"""What is remembered of an admitted request that had an id: serial, expires_at, verdict, cost, settled.
-
-The cost is what of it can be given back: less after a refund, something else once settled.
-"""
-
-
-NO_RECORD: Record = (0, 0, Verdict(), 0, True)
-
-
-class Records(Kind):
-    """The kind of all records: they make way before any counter that was used, the youngest first."""
-
-    __slots__ = ()
-
-    def expiry(self, record: Record) -> Micros:
-        _, expires_at, _, _, _ = record
-        return expires_at
-
-    def weight(self, record: Record, now: Micros) -> tuple[float, float]:
-        return 0.0, float(now - self.expiry(record))
+from penstock.stores.memory.counters import CounterKind, KeyCounter, QuotaCounters
+from penstock.stores.memory.records import NO_RECORD, Record, RecordName, Records
+from penstock.stores.memory.stripes import MASK, Stripes
 
 
 class Amends:
-    """Amends what counters were charged, and keeps the records."""
+    """Amends what counters were charged, and what is recorded of it."""
 
-    def __init__(self, stripes: Stripes) -> None:
-        self._stripes = stripes
-        self._records = Records(stripes)
-        self._serials = count(1)
+    def __init__(self, stripes: Stripes, records: Records) -> None:
+        self._stripes, self._records = stripes, records
 
-    def home(self, slot: str) -> Stripe:
-        """Where the record in `slot` is kept. Not beside its key, which may have many."""
-        return self._stripes.all[hash(slot) & MASK]
-
-    def recall(self, home: Stripe, slot: str, now: Micros) -> Verdict | None:
-        """The answer that a request with an id was given, if it is remembered. Its home must be locked."""
-        record: Record | None = home.find(self._records, slot)
-        if record is None:
-            return None
-        _, expires_at, verdict, _, _ = record
-        return verdict if expires_at > now else None
-
-    def next_name(self, slot: str) -> RecordName:
-        return new(RecordName, (slot, next(self._serials)))
-
-    def remember(self, home: Stripe, name: RecordName, verdict: Verdict, now: Micros) -> None:
-        """Keep the answer to a request with an id. Its home must be locked."""
-        slot, serial = name
-        _, _, _, quota, cost, several, _ = verdict
-        lasts = quota.horizon_us
-        if several:
-            lasts = max([decision.quota.horizon_us for decision in several])
-            cost = max([decision.cost for decision in several])
-        lasts = lasts if lasts > LEAST_MEMORY_OF_IDS else LEAST_MEMORY_OF_IDS
-        home.forget(self._records, slot)
-        record: Record = (serial, now + lasts, verdict, cost, False)
-        self._stripes.add(home, self._records, slot, record, now)
-
-    def run(self, op: Amend, counters: Sequence[Counter], now: Micros) -> Amended:
+    def run(self, op: Amend, counters: Sequence[KeyCounter], now: Micros) -> Amended:
         """Amend what `counters` were charged, one for each charge of the receipt."""
         charges, name, _ = op.receipt
-        stripes = [counter.stripe for counter in counters]
+        slots = [charge.key for charge in charges]
         if name is None:
             portion = op.receipt.portion(op.units)
-            return holding(stripes, lambda: self._amend_charges(op.verb, portion, counters, now))
+            return self._stripes.holding(slots, lambda: self._amend_charges(op.verb, portion, counters, now))
         slot, _, serial = name.rpartition("@")
-        home, records = self.home(slot), self._records
+        home, records = self._records.home(slot), self._records
 
         def amend() -> Amended:
             record: Record | None = home.find(records, slot)
@@ -118,15 +46,15 @@ class Amends:
                 home.write(records, slot, changed)
             return amended
 
-        return holding([home, *stripes], amend)
+        return self._stripes.holding([slot, *slots], amend)
 
-    def bind(self, family: Family, quota: Quota) -> DirectAmends:
-        """Refund and settle for what a single counter of `family` was charged, all that can be done before done."""
-        bound = family.bind(quota)
-        return DirectAmends(self._bind_refund(family, bound), self._bind_settle(family, bound, quota))
+    def bind(self, counters: QuotaCounters, quota: Quota) -> DirectAmends:
+        """Refund and settle for what a single counter of `quota` was charged, all that can be done before done."""
+        _, _, _, bound, kind = counters
+        return DirectAmends(self._bind_refund(kind, bound), self._bind_settle(kind, bound, quota))
 
-    def _bind_refund(self, family: Family, bound: Bound) -> Callable[[Key, int, int, Micros], int]:
-        shelves, give_back = family.shelves, bound.refund
+    def _bind_refund(self, kind: CounterKind, bound: Bound) -> Callable[[Key, int, int, Micros], int]:
+        shelves, give_back = kind.shelves, bound.refund
 
         def refund(key: Key, cost: int, mark: int, now: Micros) -> int:
             shelf = shelves[hash(key) & MASK]
@@ -136,11 +64,11 @@ class Amends:
                 young = shelf.young
                 state = young.get(key)
                 if state is None:
-                    back = self._refund(cost, mark, Counter(bound, family, self._stripes.of(key), key), now)
+                    back = self._refund(cost, mark, KeyCounter(bound, kind, self._stripes.of(key), key), now)
                 else:
                     back, after = give_back(state, cost, mark, now)
                     if after is None:
-                        self._stripes.of(key).forget(family, key)
+                        self._stripes.of(key).forget(kind, key)
                     else:
                         young[key] = after
                 release()
@@ -152,8 +80,8 @@ class Amends:
 
         return refund
 
-    def _bind_settle(self, family: Family, bound: Bound, quota: Quota) -> Callable[[Verdict, int, Micros], int]:
-        stripes, shelves, give_back, force = self._stripes.all, family.shelves, bound.refund, bound.force
+    def _bind_settle(self, kind: CounterKind, bound: Bound, quota: Quota) -> Callable[[Verdict, int, Micros], int]:
+        stripes, shelves, give_back, force = self._stripes.all, kind.shelves, bound.refund, bound.force
         records, note_shelves = self._records, self._records.shelves
         drains, flat = quota.algorithm in DRAINING, quota.flat
 
@@ -184,7 +112,7 @@ class Amends:
                     elif back > 0:
                         back, after = give_back(state, back, answer[6], now)
                         if after is None:
-                            stripes[at].forget(family, key)
+                            stripes[at].forget(kind, key)
                         else:
                             young[key] = after
                     elif back:
@@ -203,12 +131,12 @@ class Amends:
             answer, _, key, _, cost, _, _ = verdict
             charge = Charge(key, quota, cost, answer[6])
             charge = charge if costs_now == cost else _without_queues((charge,))[0]
-            return self._settle_one(back, charge, Counter(bound, family, self._stripes.of(key), key), now)
+            return self._settle_one(back, charge, KeyCounter(bound, kind, self._stripes.of(key), key), now)
 
         return settle
 
     def _amend_record(
-        self, op: Amend, record: Record, counters: Sequence[Counter], now: Micros
+        self, op: Amend, record: Record, counters: Sequence[KeyCounter], now: Micros
     ) -> tuple[Record | None, Amended]:
         """Amend a request that had an id: what was given back or settled is noted, so it cannot be done twice."""
         charges = op.receipt.charges
@@ -235,11 +163,11 @@ class Amends:
         return (serial, expires_at, verdict, cost, settled), self._amend_charges(op.verb, charges, counters, now)
 
     def _amend_charges(
-        self, verb: AmendVerb, charges: tuple[Charge, ...], counters: Sequence[Counter], now: Micros
+        self, verb: AmendVerb, charges: tuple[Charge, ...], counters: Sequence[KeyCounter], now: Micros
     ) -> Amended:
         return Amended(tuple([self._amend_one(verb, ch, co, now) for ch, co in zip(charges, counters, strict=True)]))
 
-    def _amend_one(self, verb: AmendVerb, charge: Charge, counter: Counter, now: Micros) -> int:
+    def _amend_one(self, verb: AmendVerb, charge: Charge, counter: KeyCounter, now: Micros) -> int:
         if verb == "report":
             return self._report(charge, counter, now)
         if not charge.cost or (verb != "refund" and charge.quota.algorithm != CONCURRENCY):
@@ -252,11 +180,11 @@ class Amends:
             counter.write(renewed)
         return int(renewed is not None)
 
-    def _settle(self, back: int, charges: tuple[Charge, ...], counters: Sequence[Counter], now: Micros) -> Amended:
+    def _settle(self, back: int, charges: tuple[Charge, ...], counters: Sequence[KeyCounter], now: Micros) -> Amended:
         each = [self._settle_one(back, *charged, now) for charged in zip(charges, counters, strict=True)]
         return Amended(tuple(each))
 
-    def _settle_one(self, back: int, charge: Charge, counter: Counter, now: Micros) -> int:
+    def _settle_one(self, back: int, charge: Charge, counter: KeyCounter, now: Micros) -> int:
         """Give `back` units back, or charge them if fewer than none, where the cost of the request was charged."""
         if charge.quota.flat or not back:
             return 0
@@ -265,7 +193,7 @@ class Amends:
         self._force(counter, -back, now)
         return back
 
-    def _refund(self, units: int, mark: int, counter: Counter, now: Micros) -> int:
+    def _refund(self, units: int, mark: int, counter: KeyCounter, now: Micros) -> int:
         state = counter.find()
         if state is None:
             return 0
@@ -273,11 +201,11 @@ class Amends:
         counter.write(after)
         return back
 
-    def _force(self, counter: Counter, units: int, now: Micros) -> None:
+    def _force(self, counter: KeyCounter, units: int, now: Micros) -> None:
         state = counter.find()
         self._charge(counter, state, counter.bound.force(state, units, now), now)
 
-    def _report(self, charge: Charge, counter: Counter, now: Micros) -> int:
+    def _report(self, charge: Charge, counter: KeyCounter, now: Micros) -> int:
         """Charge what was admitted elsewhere; below zero how much of it still counts."""
         state = counter.find()
         charged, after = counter.bound.report(state, charge.cost, own_mark(charge.mark), now)
@@ -285,10 +213,10 @@ class Amends:
             self._charge(counter, state, after, now)
         return -charged
 
-    def _charge(self, counter: Counter, state: State, after: State, now: Micros) -> None:
+    def _charge(self, counter: KeyCounter, state: State, after: State, now: Micros) -> None:
         """Keep what became of the state that was found, which may have been none."""
         if state is None:
-            self._stripes.add(counter.stripe, counter.family, counter.key, after, now)
+            self._stripes.add(counter.stripe, counter.kind, counter.key, after, now)
         else:
             counter.write(after)
 

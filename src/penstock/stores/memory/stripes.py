@@ -20,8 +20,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from threading import RLock
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -74,6 +73,13 @@ class Shelf:
         self.old: dict[Any, Any] = {}
         self.turned_at = turned_at
 
+    def find(self, slot: Slot) -> Any:
+        """Return the state in `slot`, brought to the young generation; None if there is none."""
+        state = self.young.get(slot)
+        if state is None and (state := self.old.pop(slot, None)) is not None:
+            self.young[slot] = state
+        return state
+
     def latest(self) -> dict[Any, Any]:
         """The generation whose last entry is the latest newcomer."""
         return self.young or self.old
@@ -104,12 +110,7 @@ class Stripe:
         self.bare = Shelf(self, 0)
 
     def find(self, kind: Kind, slot: Slot) -> Any:
-        """The state in `slot`, brought to the young generation; None if there is none."""
-        shelf = kind.shelves[self.number]
-        state = shelf.young.get(slot)
-        if state is None and (state := shelf.old.pop(slot, None)) is not None:
-            shelf.young[slot] = state
-        return state
+        return kind.shelves[self.number].find(slot)
 
     def write(self, kind: Kind, slot: Slot, state: Any) -> None:
         """Change what was found. Making room for another may have moved it since, or dropped it as expired."""
@@ -180,6 +181,8 @@ class Stripes:
     def __init__(self, max_entries: int) -> None:
         self.share = max_entries // STRIPES
         self.all = tuple(Stripe(number) for number in range(STRIPES))
+        self.acquires = [stripe.bare.acquire for stripe in self.all]
+        self.releases = [stripe.bare.release for stripe in self.all]
         self.lock = RLock()  # for whoever adds a kind; a fork waits for it as for the stripes
         with _fork_lock:  # during a fork nobody makes stripes that it would not know of
             _alive.add(self)
@@ -189,6 +192,26 @@ class Stripes:
 
     def of(self, slot: Slot) -> Stripe:
         return self.all[hash(slot) & MASK]
+
+    def holding(self, slots: Iterable[Slot], work: Callable[[], R]) -> R:
+        """Return what `work` returns, done under the locks of the stripes of `slots`, taken in order."""
+        order = sorted([hash(slot) & MASK for slot in slots])
+        try:
+            for number in order:
+                self.acquires[number]()
+            result = work()
+            for number in order:
+                self.releases[number]()
+        except BaseException:
+            self.let_go(order)
+            raise
+        return result
+
+    def let_go(self, order: Sequence[int]) -> None:
+        """Release what is still locked of the stripes of a call that an exception ended."""
+        for number in order:
+            if self.all[number].bare.is_owned():
+                self.releases[number]()
 
     def add(
         self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Container[Slot] = ()
@@ -237,23 +260,6 @@ class Stripes:
         gone = {id(entry) for entry in forgettable[:excess]}
         stripe.count -= len(gone)
         return [entry for entry in entries if id(entry) not in gone]
-
-
-_number = attrgetter("number")
-
-
-def holding(stripes: Sequence[Stripe], work: Callable[[], R]) -> R:
-    """What `work` returns, done under the locks of `stripes`, taken in order so that nobody waits for one another.
-
-    Only a with statement on a lock itself is safe from exceptions that come from outside (Ctrl-C) between any two
-    steps: a context manager written in Python can be interrupted as it begins to let go.
-    """
-    return _within(stripes if len(stripes) == 1 else sorted(set(stripes), key=_number), 0, work)
-
-
-def _within(stripes: Sequence[Stripe], first: int, work: Callable[[], R]) -> R:
-    with stripes[first].lock:
-        return work() if first + 1 == len(stripes) else _within(stripes, first + 1, work)
 
 
 # A fork copies locks as they are. The forking thread therefore takes all of them first: nobody else is then half-way
