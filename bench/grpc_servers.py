@@ -24,7 +24,7 @@ from socket import create_server
 
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
-from penstock.engine.engine import Now, Runner, Soon
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.service.envoy.config_source import ConfigSource
 from penstock.service.envoy.service import Parts, configured
 from penstock.service.grpc import Grpc, Message
@@ -40,10 +40,10 @@ descriptors:
 THREADS = 8
 
 
-def method(runner: Runner) -> Parts:
+def method(engine: Engine | AsyncEngine) -> Parts:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "bench.yaml").write_text(CONFIG)
-        return configured(ConfigSource(folder), runner, ready=lambda: True, budget=10 * SECOND)
+        return configured(ConfigSource(folder), engine, ready=lambda: True, budget=10 * SECOND)
 
 
 def serve_penstock(port: int, url: str | None) -> None:
@@ -52,8 +52,8 @@ def serve_penstock(port: int, url: str | None) -> None:
     from penstock.service.wire.server import Server
 
     async def serving() -> None:
-        runner: Runner = Soon(AsyncLimiter(url, on_failure="closed")) if url else Now(Limiter())
-        server = Server(Grpc(method(runner).methods))
+        limiter = AsyncLimiter(url, on_failure="closed") if url else Limiter()
+        server = Server(Grpc(method(limiter.engine).methods))
         await server.listen([create_server(("127.0.0.1", port))])
         gc.collect()
         gc.freeze()
@@ -85,7 +85,7 @@ def serve_grpcio(port: int) -> None:
 
     import grpc
 
-    should_rate_limit = method(Now(Limiter())).methods[0]
+    should_rate_limit = method(Limiter().engine).methods[0]
 
     def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
         call = Kept(data)

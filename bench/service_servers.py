@@ -55,26 +55,21 @@ def serve_penstock(port: int, url: str | None) -> None:
 
 
 def _over_memory() -> Any:
-    from penstock.engine.engine import Now
     from penstock.engine.protocols import Unobserved
     from penstock.service.api import Api
     from penstock.service.decisions import Decider
 
-    limiter = Limiter()
-    runner, observer = Now(limiter), Unobserved()
-    return Api(Decider(Enforcer(rules(), limiter), runner, observer), limiter, runner, observer, SECRET)
+    return Api(Decider(Enforcer(rules(), Limiter()), Unobserved()), SECRET)
 
 
 def _over_redis(url: str) -> Any:
-    from penstock.engine.engine import Soon
     from penstock.engine.protocols import Unobserved
     from penstock.service.api import Api
     from penstock.service.decisions import Decider
 
     limiter = AsyncLimiter(url, on_failure="closed")  # what the store does not answer is not to look quick
-    runner, observer = Soon(limiter), Unobserved()
-    decider = Decider(AsyncEnforcer(rules(), limiter), runner, observer, budget=10 * SECOND)
-    return Api(decider, limiter, runner, observer, SECRET)
+    decider = Decider(AsyncEnforcer(rules(), limiter), Unobserved(), budget=10 * SECOND)
+    return Api(decider, SECRET)
 
 
 def _bound(port: int) -> socket.socket:

@@ -160,6 +160,10 @@ class RuleFront:
     def finish(self, pending: Pending, outcome: Outcome) -> Ruling:
         """Return the ruling that follows from the store's outcome; raise what kept the store from deciding."""
         op, _, plan, admission = pending
+        if outcome.__class__ is Verdict and admission is None and self._hook is nobody:  # as on most hot paths
+            ruling = Ruling(outcome)
+            ruling.plan = plan
+            return ruling
         if admission is not None and isinstance(outcome, Failed):
             admission.end()
         return self._ruled(verdict_of(outcome), plan, admission, dry=op[1])

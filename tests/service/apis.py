@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from penstock import AsyncLimiter, Limiter
 from penstock.clock import SECOND
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.engine.engine import Now, Soon
 from penstock.engine.protocols import Unobserved
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
@@ -35,10 +34,8 @@ rules:
 @contextmanager
 def over_memory(rules: str = RULES, *, tokens: tuple[str, ...] = ()) -> Iterator[Running]:
     """A server whose counters are its own."""
-    limiter = Limiter()
-    runner, observer = Now(limiter), Unobserved()
-    decider = Decider(Enforcer(RuleSet(parse(rules)), limiter), runner, observer)
-    api: Handler = Api(decider, limiter, runner, observer, SECRET)
+    decider = Decider(Enforcer(RuleSet(parse(rules)), Limiter()), Unobserved())
+    api: Handler = Api(decider, SECRET)
     with serving(Guarded(api, tokens) if tokens else api) as running:
         yield running
 
@@ -48,10 +45,9 @@ def over_redis(keyspace: Keyspace, rules: str = RULES, *, secret: bytes = SECRET
     """A server that shares its counters with others on the same keys."""
     store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, **PATIENT)
     limiter = AsyncLimiter(store)
-    runner, observer = Soon(limiter), Unobserved()
     enforcer = AsyncEnforcer(RuleSet(parse(rules)), limiter)
-    decider = Decider(enforcer, runner, observer, budget=30 * SECOND)
-    with serving(Api(decider, limiter, runner, observer, secret)) as running:
+    decider = Decider(enforcer, Unobserved(), budget=30 * SECOND)
+    with serving(Api(decider, secret)) as running:
         try:
             yield running
         finally:

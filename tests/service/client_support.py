@@ -12,7 +12,6 @@ from penstock import Limiter
 from penstock.client import AsyncClient
 from penstock.clock import Clock
 from penstock.enforcer import Enforcer
-from penstock.engine.engine import Now
 from penstock.engine.protocols import Unobserved
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
@@ -56,10 +55,9 @@ class Batches:
 def service(clock: Clock | None = None, rules: str = RULES) -> Handler:
     """All that answers, without a transport."""
     limiter = Limiter(clock=clock)
-    runner, observer = Now(limiter), Unobserved()
-    decider = Decider(Enforcer(RuleSet(parse(rules)), limiter), runner, observer)
+    decider = Decider(Enforcer(RuleSet(parse(rules)), limiter), Unobserved())
     health = Health()
-    api = Api(decider, limiter, runner, observer, SECRET)
+    api = Api(decider, SECRET)
     return Routes({b"/livez": health, b"/readyz": health}, {b"/v1/": api}, health)
 
 

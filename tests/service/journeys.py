@@ -12,7 +12,6 @@ from typing import NamedTuple
 import penstock
 from penstock import AsyncLimiter, Limiter
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.engine.engine import Now, Runner, Soon
 from penstock.engine.protocols import Unobserved
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
@@ -114,21 +113,20 @@ def serving_all(keyspace: Keyspace | None, rules: str, config: Path | None) -> I
     """
     limiter: Limiter | AsyncLimiter
     enforcer: Enforcer | AsyncEnforcer
-    runner: Runner
     store = None
     if keyspace is None:
         limiter = Limiter()
-        enforcer, runner = Enforcer(RuleSet(parse(rules)), limiter), Now(limiter)
+        enforcer = Enforcer(RuleSet(parse(rules)), limiter)
     else:
         store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, **PATIENT)
         limiter = AsyncLimiter(store)
-        enforcer, runner = AsyncEnforcer(RuleSet(parse(rules)), limiter), Soon(limiter)
-    decider = Decider(enforcer, runner, Unobserved(), budget=BUDGET)
+        enforcer = AsyncEnforcer(RuleSet(parse(rules)), limiter)
+    decider = Decider(enforcer, Unobserved(), budget=BUDGET)
     if config is None:
         parts = by_rules(decider, ready=lambda: True)
     else:
-        parts = configured(ConfigSource(config), runner, ready=lambda: True, budget=BUDGET)
-    api = Api(decider, limiter, runner, Unobserved(), b"a secret that all share")
+        parts = configured(ConfigSource(config), limiter.engine, ready=lambda: True, budget=BUDGET)
+    api = Api(decider, b"a secret that all share")
     grpc = Grpc(parts.methods)
     exact = {**parts.handlers, **dict.fromkeys(api.paths, api)}
     exact |= dict.fromkeys((method.path for method in parts.methods), grpc)

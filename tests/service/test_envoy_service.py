@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 from penstock.enforcer import Enforcer
-from penstock.engine.engine import Now
 from penstock.engine.protocols import Unobserved
 from penstock.limiter import Limiter
 from penstock.rules.parser import parse
@@ -54,15 +53,14 @@ def state() -> State:
 @pytest.fixture
 def service(tmp_path: Path, state: State) -> Iterator[Running]:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
-    parts = configured(ConfigSource(tmp_path), Now(Limiter()), ready=lambda: state.ready)
+    parts = configured(ConfigSource(tmp_path), Limiter().engine, ready=lambda: state.ready)
     with serving(Routes(parts.handlers, {}, Grpc(parts.methods))) as running:
         yield running
 
 
 @pytest.fixture
 def ruled() -> Iterator[Running]:
-    limiter = Limiter()
-    decider = Decider(Enforcer(RuleSet(parse(RULES)), limiter), Now(limiter), Unobserved())
+    decider = Decider(Enforcer(RuleSet(parse(RULES)), Limiter()), Unobserved())
     parts = by_rules(decider, ready=lambda: True)
     with serving(Routes(parts.handlers, {}, Grpc(parts.methods))) as running:
         yield running

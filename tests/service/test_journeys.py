@@ -75,9 +75,9 @@ def shown(frames: list[FrameCall]) -> str:
 
 
 JOURNEYS: dict[str, tuple[Call, bool, int, int]] = {
-    "/v1/check": (check_call, False, 29, 79),
-    "ShouldRateLimit by rules": (rate_limit_call, False, 48, 97),
-    "ShouldRateLimit by configuration": (rate_limit_call, True, 37, 84),
+    "/v1/check": (check_call, False, 28, 73),
+    "ShouldRateLimit by rules": (rate_limit_call, False, 43, 87),
+    "ShouldRateLimit by configuration": (rate_limit_call, True, 33, 78),
 }
 """By name: the call, whether Envoy's configuration is in force, and the most frames over memory and over Redis."""
 

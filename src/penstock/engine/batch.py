@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from penstock.clock import SECOND, Micros, monotonic
-from penstock.engine.engine import Runner
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import Observer, Unobserved
 from penstock.errors import StoreError, fault
 from penstock.model import Failed, Op, Outcome, Verdict
@@ -51,7 +51,7 @@ class Batch:
 
     __slots__ = ("_began", "_engine", "_groups", "_observer", "_sent", "decided", "statuses")
 
-    def __init__(self, engine: Runner, observer: Observer) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, observer: Observer) -> None:
         self._engine = engine
         self._observer = None if observer.__class__ is Unobserved else observer
         self._began = self._sent = monotonic()
@@ -75,10 +75,13 @@ class Batch:
             groups, self._groups = self._groups, {}
             self._sent = monotonic()
             for deadline, (ops, parts) in groups.items():
-                self._engine.run(ops, deadline, partial(self._done, parts))
+                self._engine.submit(ops, deadline, partial(self._done, parts))
 
-    def _done(self, parts: Sequence[tuple[Then, int]], outcomes: Sequence[Outcome]) -> None:
+    def _done(self, parts: Sequence[tuple[Then, int]], outcomes: list[Outcome] | Exception) -> None:
         decided_at = monotonic()
+        if isinstance(outcomes, Exception):
+            error = StoreError(f"an internal error ({type(outcomes).__name__})", transient=False)
+            outcomes = [Failed(error, "unknown")] * sum([number for _, number in parts])
         at = 0
         for then, number in parts:
             try:

@@ -30,9 +30,9 @@ from penstock.engine.protocols import (
     V,
 )
 from penstock.engine.ticker import LoopTimer, call_after
-from penstock.errors import InvalidInput, InvalidOption, StoreError
+from penstock.errors import InvalidInput, InvalidOption
 from penstock.events import Hook, nobody
-from penstock.model import Failed, OnFailure, Op, Outcome, Posed
+from penstock.model import OnFailure, Op, Outcome, Posed
 from penstock.quota import Quota
 
 FINISHING: Micros = SECOND
@@ -326,29 +326,3 @@ class PendingOutcomes:
             raise outcomes
         assert outcomes is not None  # noqa: S101
         return outcomes
-
-
-class Runner(Protocol):
-    """Runs operations as one batch: `done` gets one outcome per operation, in their order, and must not raise."""
-
-    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Any) -> None: ...
-
-
-class Now:
-    """A runner over an engine: a step on the way to `submit`."""
-
-    def __init__(self, limiter: Any) -> None:
-        self._engine = limiter.engine
-        self.bind = limiter.engine.bind if limiter.engine.in_process else None
-
-    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Any) -> None:
-        def told(outcomes: list[Outcome] | Exception) -> None:
-            if isinstance(outcomes, Exception):
-                error = StoreError(f"an unexpected error ({type(outcomes).__name__})", transient=False)
-                outcomes = [Failed(error, "unknown")] * len(ops)
-            done(outcomes)
-
-        self._engine.submit(ops, deadline, told)
-
-
-Soon = Now

@@ -7,7 +7,7 @@
     observer = Observers(metrics, sampler, DenialLog(secret))
     limiter = AsyncLimiter(url, hook=hook)
     rules = RuleSource(path, RuleSet, hook=hook)
-    decider = Decider(enforcer, runner, observer)
+    decider = Decider(enforcer, observer)
     metrics.watch(store=limiter.store, rules=rules, sampler=sampler, connections=lambda: server.connections)
     metrics.start()                                       # on the running loop
     ...

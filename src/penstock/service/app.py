@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 from penstock.clock import SECOND, Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.engine.engine import Now, Runner, Soon
 from penstock.engine.protocols import Observer
 from penstock.errors import InvalidOption, InvalidRules
 from penstock.events import Hook
@@ -113,13 +112,14 @@ class Service:
             if self._config is None or settings.has_rules
             else self._config
         )
-        self._limiter, self._enforcer, runner = self._decisions()
+        self._enforcer = self._make_enforcer()
+        self._limiter = self._enforcer.limiter
         beside = self._config if self._config is not self.rules else None
         self.health = Health(self.rules, self._breakers, self._refused, envoy_config=beside)
         observer = self._observer()
-        decider = Decider(self._enforcer, runner, observer, budget=round(settings.store_budget_ms * 1_000))
-        api = Api(decider, self._limiter, runner, observer, self._secret, authz=_authz(settings))
-        self.envoy = self._asked_by_envoy(decider, runner, observer)
+        decider = Decider(self._enforcer, observer, budget=round(settings.store_budget_ms * 1_000))
+        api = Api(decider, self._secret, authz=_authz(settings))
+        self.envoy = self._make_envoy(decider)
         self._tls = _tls(settings)
         handler, self._end_traces = _traced(self._guarded(self._routes(api)))
         self.server = Server(handler, limits=settings.limits, tls=self._tls, openers=self.envoy.openers)
@@ -172,19 +172,19 @@ class Service:
 
     # ------------------------------------------------------------ wiring
 
-    def _decisions(self) -> tuple[Limiter | AsyncLimiter, Enforcer | AsyncEnforcer, Runner]:
-        """Who decides: at once where the counters are in this process, else by asking the store."""
+    def _make_enforcer(self) -> Enforcer | AsyncEnforcer:
+        """Return a blocking enforcer where the counters are in this process, else one for asyncio."""
         settings = self.settings
         directory = _directory(settings, self._hook)
         rules = NO_RULES if self.rules is self._config else self.rules
         if not settings.shared:
             limiter = Limiter(settings.store, hook=self._hook)
-            return limiter, Enforcer(rules, limiter, directory=directory), Now(limiter)
+            return Enforcer(rules, limiter, directory=directory)
         waiting = AsyncLimiter(_with_deadline(settings), on_failure=settings.on_failure, hook=self._hook)
-        return waiting, AsyncEnforcer(rules, waiting, directory=directory), Soon(waiting)
+        return AsyncEnforcer(rules, waiting, directory=directory)
 
-    def _asked_by_envoy(self, decider: Decider, runner: Runner, observer: Observer) -> Parts:
-        """What Envoy asks: by its own configuration if there is one, else by the rules."""
+    def _make_envoy(self, decider: Decider) -> Parts:
+        """Return Envoy's service: by its own configuration if there is one, else by the rules."""
         settings = self.settings
 
         def ready() -> bool:
@@ -194,10 +194,10 @@ class Service:
             return by_rules(decider, ready=ready)
         parts = configured(
             self._config,
-            runner,
+            decider.engine,
             ready=ready,
             conduct=read_environment(os.environ).conduct._replace(all_or_nothing=settings.envoy_all_or_nothing),
-            observer=observer,
+            observer=decider.observer,
             budget=decider.budget,
         )
         if parts.counts is not None:

@@ -1,6 +1,6 @@
 """From descriptors to rulings, in batches: the part of the service that every API shares.
 
-    batch = decider.batch()
+    batch = Batch(decider.engine, decider.observer)
     decider.check(batch, descriptor, then=answer)    # as often as there are requests
     batch.run()                                      # one run for all that need the store
 
@@ -20,7 +20,7 @@ from typing import TypeAlias
 from penstock.clock import Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer, Pending
 from penstock.engine.batch import Batch, time_left
-from penstock.engine.engine import Runner
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.operations import Id
 from penstock.engine.protocols import Observer
 from penstock.errors import InvalidOption, PenstockError
@@ -42,19 +42,14 @@ class Decider:
     def __init__(
         self,
         enforcer: Enforcer | AsyncEnforcer,
-        runner: Runner,
         observer: Observer,
         *,
         budget: Micros = BUDGET,
     ) -> None:
         if isinstance(enforcer.directory, AsyncKeyDirectory):
             raise InvalidOption("directory: expected a KeyDirectory, because a service waits for nothing but its store")
-        self.enforcer, self.runner, self.observer = enforcer, runner, observer
-        self.budget = budget
-
-    def batch(self) -> Batch:
-        """Return a batch to be decided together."""
-        return Batch(self.runner, self.observer)
+        self.enforcer, self.observer, self.budget = enforcer, observer, budget
+        self.engine: Engine | AsyncEngine = enforcer.limiter.engine
 
     def check(
         self,
@@ -70,7 +65,9 @@ class Decider:
         """Return the ruling on a request if it is known now; else None, and `then` receives it after `batch.run()`."""
         begun = self.enforcer.begin(descriptor, cost, id, dry=dry)
         if isinstance(begun, Pending):
-            self._send(batch, begun, expires, then)
+            budget = self.budget if begun.deadline is None else begun.deadline
+            deadline = budget if expires is None else time_left(budget, expires)
+            batch.add((begun.op,), deadline, partial(self._finish, batch, begun, then))
             return None
         if not dry:
             batch.decided.append(begun)
@@ -93,14 +90,10 @@ class Decider:
             then(explanation(result) if isinstance(result, Ruling) else result)
 
         if isinstance(begun, Pending):
-            self._send(batch, begun, expires, explained)
+            budget = self.budget if begun.deadline is None else begun.deadline
+            batch.add((begun.op,), time_left(budget, expires), partial(self._finish, batch, begun, explained))
         else:
             explained(begun)
-
-    def _send(self, batch: Batch, pending: Pending, expires: float | None, then: Callable[[Result], None]) -> None:
-        budget = self.budget if pending.deadline is None else pending.deadline
-        deadline = budget if expires is None else time_left(budget, expires)
-        batch.add((pending.op,), deadline, partial(self._finish, batch, pending, then))
 
     def _finish(
         self, batch: Batch, pending: Pending, then: Callable[[Result], None], outcomes: Sequence[Outcome]

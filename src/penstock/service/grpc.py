@@ -157,7 +157,7 @@ class Message:
         if self._gzip and len(data) >= MIN_GZIP:
             self._call.answer(ANSWER_GZIP, pack_gzip(data))
         else:
-            self._call.answer(ANSWER, pack(data))
+            self._call.answer(ANSWER, _prefix(0, len(data)) + data)
 
     def fail(self, status: int, text: str = "") -> None:
         """Answer with a status other than OK. The text must hold no keys and no secrets."""
@@ -197,7 +197,12 @@ class Grpc:
                 continue
             shares[call.path].append(message)
         for path, messages in shares.items():
-            self._hand_over(self._methods[path], messages)
+            try:
+                self._methods[path].handle(messages)
+            except Exception as error:
+                log.error("a batch of %s messages: %s", len(messages), fault(error))
+                for message in messages:
+                    message.fail(Status.INTERNAL, "a fault of this server")  # ignored by those answered already
 
     def _message(self, call: Call) -> Message | None:
         """Return the message of a call, or answer the call with an error and return None."""
@@ -216,14 +221,6 @@ class Grpc:
             except UnreadableMessage as reason:
                 fail(call, reason.status, reason.text)
         return None
-
-    def _hand_over(self, method: Method, messages: list[Message]) -> None:
-        try:
-            method.handle(messages)
-        except Exception as error:
-            log.error("a batch of %s messages: %s", len(messages), fault(error))
-            for message in messages:
-                message.fail(Status.INTERNAL, "a fault of this server")  # ignored by messages that are already answered
 
 
 def fail(call: Call, status: int, text: str, *extra: Header) -> None:

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.clock import ManualClock
-from penstock.engine.engine import Now
 from penstock.limiter import Limiter
 from penstock.service.envoy.by_config import ShouldRateLimit
 from penstock.service.envoy.config import Config
@@ -65,7 +64,7 @@ class Bench:
         self.limiter = Limiter(clock=self.clock)
         config = text if isinstance(text, Config) else self.config(text, options)
         self.source = SimpleNamespace(current=config)
-        self.method = ShouldRateLimit(self.source, Now(self.limiter), conduct or Conduct(), time_ns=self.clock.time_ns)
+        self.method = ShouldRateLimit(self.source, self.limiter.engine, conduct or Conduct())
 
     @staticmethod
     def config(text: str, options: Options | None = None) -> Config:

@@ -343,10 +343,10 @@ def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.Monk
     asked: list[tuple[int, int | None]] = []
 
     class Watched:
-        def run(self, ops: object, deadline: int | None, done: object) -> None:
+        def submit(self, ops: object, deadline: int | None, done: object) -> None:
             asked.append((len(ops), deadline))  # type: ignore[arg-type]
 
-    bench.method._runner, bench.method._bind = Watched(), None
+    bench.method._engine, bench.method._bind = Watched(), None  # type: ignore[assignment]
     data = request("edge", {"two": "x"})
     expiries = [None, 100.020, 100.004, 100.0035, 100.0031, 100.0001, None]
     bench.method.handle([Asked(data, expires) for expires in expiries])
@@ -359,7 +359,7 @@ class Failing:
     def __init__(self, bench: Bench, failing: set[int]) -> None:
         self._run, self._failing = bench.limiter.engine.run, failing
 
-    def run(self, ops: Sequence[Op], deadline: int | None, done: Done) -> None:
+    def submit(self, ops: Sequence[Op], deadline: int | None, done: Done) -> None:
         outcomes = self._run(ops, deadline)
         failed = Failed(StoreError("gone", transient=True), "unknown")
         done([failed if at in self._failing else outcome for at, outcome in enumerate(outcomes)])
@@ -367,7 +367,7 @@ class Failing:
 
 def test_where_nobody_may_answer_in_the_place_of_the_store_the_request_fails_alone() -> None:
     bench = Bench(LIMITS)
-    bench.method._runner, bench.method._bind = Failing(bench, {1, 2}), None
+    bench.method._engine, bench.method._bind = Failing(bench, {1, 2}), None  # type: ignore[assignment]
     one, two, three = bench.ask(*[request("edge", {"two": "x"})] * 2, request("edge", {"two": "y"}, {"five": "y"}))
     assert one.response.overall_code == OK
     assert two.failures == three.failures == [(14, "the store could not answer")]

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from penstock import Limiter, ManualClock
 from penstock.clock import Micros
 from penstock.enforcer import Enforcer
-from penstock.engine.engine import Now
 from penstock.engine.protocols import Done
 from penstock.layers import Layer
 from penstock.model import Op, Outcome, Verdict
@@ -73,13 +72,13 @@ class ByHand(Call):
 
 
 class Held:
-    """A runner that runs nothing until it is told to, as a store elsewhere takes its time."""
+    """An engine that runs nothing until `go`, as a store elsewhere takes its time."""
 
     def __init__(self, limiter: Limiter) -> None:
         self._run = limiter.engine.run
         self.waiting: list[tuple[Sequence[Op], Micros | None, Done]] = []
 
-    def run(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
+    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
         self.waiting.append((ops, deadline, done))
 
     def go(self, outcomes: list[Outcome] | None = None) -> None:
@@ -112,9 +111,10 @@ class Desk:
         self.enforcer = Enforcer(RuleSet(parse(rules)), self.limiter)
         self.observer = Noted()
         self.held = Held(self.limiter)
-        self.runner = self.held if shared else Now(self.limiter)
-        self.decider = Decider(self.enforcer, self.runner, self.observer)
-        self.api = Api(self.decider, self.limiter, self.runner, self.observer, secret, **options)
+        self.decider = Decider(self.enforcer, self.observer)
+        if shared:
+            self.decider.engine = self.held  # type: ignore[assignment]
+        self.api = Api(self.decider, secret, **options)
 
     def ask(self, *calls: ByHand) -> list[Answer]:
         self.api.handle([*calls])

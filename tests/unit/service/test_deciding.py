@@ -1,7 +1,6 @@
 """Deciding in batches: who waits for whom, and how long the store may take."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,8 +8,8 @@ import pytest
 
 from penstock import AsyncLimiter
 from penstock.clock import monotonic
-from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.engine.engine import Soon
+from penstock.enforcer import AsyncEnforcer
+from penstock.engine.batch import Batch
 from penstock.engine.protocols import Unobserved
 from penstock.errors import InvalidCost, InvalidOption, PenstockError, StoreError
 from penstock.events import Decided
@@ -39,7 +38,7 @@ class Asked(NamedTuple):
 
 def begin(decider: Decider, *asked: Asked, expires: float | None = None) -> dict[int, Result]:
     """Check requests in one batch, and run it. The results come in by position, some when the store has answered."""
-    batch = decider.batch()
+    batch = Batch(decider.engine, decider.observer)
     results: dict[int, Result] = {}
     for position, (descriptor, cost, id, dry) in enumerate(asked):
         then = partial(results.__setitem__, position)
@@ -92,7 +91,7 @@ def test_an_id_is_remembered(desk: Desk) -> None:
 
 def test_an_empty_batch_runs_nothing() -> None:
     desk = Desk(shared=True)
-    desk.decider.batch().run()
+    Batch(desk.decider.engine, desk.decider.observer).run()
     assert desk.held.waiting == []
 
 
@@ -125,7 +124,7 @@ def test_the_store_may_take_what_a_rule_says_or_the_budget_but_no_longer_than_th
 
 def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
     desk = Desk(shared=True)
-    batch = desk.decider.batch()
+    batch = Batch(desk.decider.engine, desk.decider.observer)
     results: list[Any] = []
     for expires in (None, monotonic() - 1, None):
         desk.decider.check(batch, ALICE, expires=expires, then=results.append)
@@ -137,7 +136,7 @@ def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
 
 def test_one_who_cannot_be_told_hears_so_and_keeps_nobody_from_their_answer(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(shared=True)
-    batch = desk.decider.batch()
+    batch = Batch(desk.decider.engine, desk.decider.observer)
     results: list[Any] = []
 
     def broken(result: object) -> None:
@@ -195,7 +194,7 @@ def test_a_shedder_counts_requests_until_they_are_answered(desk: Desk) -> None:
     assert isinstance(first, Ruling)
     assert isinstance(second, Ruling)
     assert first.allowed
-    assert second.reason == ("shed" if desk.runner is desk.held else "")
+    assert second.reason == ("shed" if desk.decider.engine is not desk.limiter.engine else "")
     assert shedder.inside == 0
 
 
@@ -207,18 +206,18 @@ def test_a_directory_that_has_to_be_waited_for_is_refused() -> None:
     directory = AsyncKeyDirectory(nobody, b"0123456789abcdef")
     enforcer = AsyncEnforcer(RuleSet(parse(RULES)), limiter, directory=directory)
     with pytest.raises(InvalidOption, match=r"^directory: expected a KeyDirectory"):
-        Decider(enforcer, Soon(limiter), Unobserved())
+        Decider(enforcer, Unobserved())
 
 
-async def test_who_waits_for_a_store_that_breaks_hears_of_it() -> None:
-    limiter = AsyncLimiter()
+async def test_a_caller_hears_of_a_store_that_breaks() -> None:
+    class Broken:
+        async def run(self, *_: object) -> Any:
+            raise RuntimeError("alice")
 
-    def broken(ops: object, deadline: object, done: Callable[[Exception], None]) -> None:
-        done(RuntimeError("alice"))
+        async def close(self) -> None: ...
 
-    runner = Soon(limiter)
-    limiter.engine.submit = broken  # type: ignore[method-assign,assignment]
-    decider = Decider(Enforcer(RuleSet(parse(RULES)), Desk(shared=True).limiter), runner, Unobserved())
+    limiter = AsyncLimiter(Broken(), layers=[])
+    decider = Decider(AsyncEnforcer(RuleSet(parse(RULES)), limiter), Unobserved())
     results = begin(decider, Asked(ALICE), Asked(ALICE))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -34,7 +34,7 @@ def test_the_description_is_served_and_published() -> None:
 def test_every_call_is_described_and_nothing_else() -> None:
     desk = Desk()
     tokens = Tokens(SECRET)
-    endpoints = Endpoints(desk.decider, desk.limiter, tokens, Verdicts(HeaderWriter(), tokens))
+    endpoints = Endpoints(desk.decider, tokens, Verdicts(HeaderWriter(), tokens))
     assert {path.encode() for path, methods in DOCUMENT["paths"].items() if "authz" not in path} == {*endpoints.by_path}
     for path in DOCUMENT["paths"]:
         if "authz" in path:

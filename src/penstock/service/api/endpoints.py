@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 from penstock.engine.batch import Batch, Gather, time_left
 from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
-from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
+from penstock.limiter import ID_BYTES, Limiter
 from penstock.model import Amend, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import CONCURRENCY
 from penstock.rules.explain import Explanation
@@ -67,7 +67,8 @@ Endpoint: TypeAlias = Callable[[bytes, Responder], None]
 class Endpoints:
     """All calls by their paths."""
 
-    def __init__(self, decider: Decider, limiter: Limiter | AsyncLimiter, tokens: Tokens, verdicts: Verdicts) -> None:
+    def __init__(self, decider: Decider, tokens: Tokens, verdicts: Verdicts) -> None:
+        limiter = decider.enforcer.limiter
         self._decider, self._operations = decider, limiter.operations
         self._tokens, self._write = tokens, verdicts.write
         self._known = KnownQuotas(limiter.operations)
@@ -91,7 +92,11 @@ class Endpoints:
 
     def check(self, body: bytes, reply: Responder) -> None:
         sent = _check(body)
-        self._by_rules(sent, reply, Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING)
+        extras = Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
+        then = partial(self._ruled, reply, extras)
+        known = self._decider.check(reply.batch, sent.descriptor, sent.cost, sent.id, expires=reply.expires, then=then)
+        if known is not None:  # not through `then`, which is a frame more
+            reply.tell(self._write(known, extras))
 
     def check_batch(self, body: bytes, reply: Responder) -> None:
         checks = _list(body)

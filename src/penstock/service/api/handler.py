@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.engine.batch import Batch
-from penstock.engine.engine import Runner
-from penstock.engine.protocols import Observer
 from penstock.headers import HeaderWriter
-from penstock.limiter import AsyncLimiter, Limiter
 from penstock.service.api import openapi
 from penstock.service.api.authz import Authz, AuthzOptions
 from penstock.service.api.endpoints import Endpoints, Responder
@@ -29,7 +26,7 @@ _, _WRONG_METHOD_OF_A_DOCUMENT = answer_of(Unacceptable(405, "wrong_method", "me
 class Api:
     """Answers calls of the decision API.
 
-    - `decider`: for requests that rules decide on; `limiter`: for those that name a quota, on the same store.
+    - `decider`: decides by rules; requests that name a quota go to the limiter of its enforcer.
     - `secret`: the key that receipts are sealed with; all servers of a fleet share it.
     - `writer`: writes the headers that verdicts carry, and those of answers to proxies.
     - `authz`: how the requests of proxies are read.
@@ -38,21 +35,17 @@ class Api:
     def __init__(
         self,
         decider: Decider,
-        limiter: Limiter | AsyncLimiter,
-        runner: Runner,
-        observer: Observer,
         secret: bytes,
         *,
         writer: HeaderWriter | None = None,
         authz: AuthzOptions | None = None,
     ) -> None:
-        self._runner, self._observer = runner, observer
+        self._decider = decider
         tokens, writer = Tokens(secret), writer or HeaderWriter()
         verdicts = Verdicts(writer, tokens)
         self._authz = Authz(decider, writer, authz or AuthzOptions())
         self._endpoints = {
-            path: (endpoint, path.decode())
-            for path, endpoint in Endpoints(decider, limiter, tokens, verdicts).by_path.items()
+            path: (endpoint, path.decode()) for path, endpoint in Endpoints(decider, tokens, verdicts).by_path.items()
         }
 
     @property
@@ -61,7 +54,7 @@ class Api:
         return self._endpoints.keys()
 
     def handle(self, calls: list[Call]) -> None:
-        batch = Batch(self._runner, self._observer)
+        batch = Batch(self._decider.engine, self._decider.observer)
         endpoints = self._endpoints
         for call in calls:
             found = endpoints.get(call.path)

@@ -6,13 +6,13 @@ that an answer costs a lookup, a decision and some forty bytes. Another configur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.clock import Micros, SystemClock
+from penstock.clock import Micros
 from penstock.engine.batch import INTERNAL_FAILURE, Batch, time_left
-from penstock.engine.engine import Runner
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import Local, Observer, Unobserved
 from penstock.errors import InvalidRequest
 from penstock.model import Failed, Verdict
@@ -56,7 +56,6 @@ class Configured(Protocol):
 class ShouldRateLimit:
     """The method, by the configuration in force.
 
-    - `time_ns`: the clock of the limiter.
     - `budget`: how long the store may take, in microseconds.
     """
 
@@ -65,18 +64,17 @@ class ShouldRateLimit:
     def __init__(
         self,
         source: Configured,
-        runner: Runner,
+        engine: Engine | AsyncEngine,
         conduct: Conduct = Conduct(),  # noqa: B008
         *,
         observer: Observer | None = None,
         budget: Micros = BUDGET,
-        time_ns: Callable[[], int] = SystemClock.time_ns,
     ) -> None:
         self.counts = Counts()
-        self._source, self._runner, self._conduct = source, runner, conduct
-        self._bind: Any = getattr(runner, "bind", None)
+        self._source, self._engine, self._conduct = source, engine, conduct
+        self._bind: Any = engine.bind if engine.in_process else None
         self._observer = observer or Unobserved()
-        self._budget, self._time_ns = budget, time_ns
+        self._budget, self._time_ns = budget, engine.clock.time_ns
         self._answerer = Answerer(conduct)
         self._config: Config | None = None
         self._planner = RequestPlanner(source.current, conduct, self.counts)
@@ -88,7 +86,7 @@ class ShouldRateLimit:
         if config is not self._config:  # what followed from an older configuration is forgotten
             self._config, self._plans, self._locals = config, {}, {}
             self._planner = RequestPlanner(config, self._conduct, self.counts)
-        batch = Batch(self._runner, self._observer)
+        batch = Batch(self._engine, self._observer)
         plans, simple = self._plans, self._answerer.simple
         now = self._time_ns() // 1_000
         for message in messages:

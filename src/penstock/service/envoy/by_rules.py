@@ -48,7 +48,7 @@ class ByRules:
         self._known: dict[bytes, _Described] = {}  # of requests that came before
 
     def handle(self, messages: Sequence[UnaryCall]) -> None:
-        batch = self._decider.batch()
+        batch = Batch(self._decider.engine, self._decider.observer)
         for message in messages:
             try:
                 described = self._known.get(message.data) or self._described(message.data)

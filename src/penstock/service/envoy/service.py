@@ -1,6 +1,6 @@
 """What a service that Envoy asks is made of.
 
-parts = configured("config", Now(limiter), ready=lambda: True)    # or by_rules(decider, ready=...)
+parts = configured(source, limiter.engine, ready=lambda: True)    # or by_rules(decider, ready=...)
 Grpc(parts.methods)                                               # ShouldRateLimit and health
 Routes(exact={**parts.handlers, ...}, ...)                        # /json and /healthcheck
 Server(..., openers=parts.openers)                                # who watches health
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from penstock.clock import Micros, SystemClock
-from penstock.engine.engine import Runner
+from penstock.clock import Micros
+from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import Observer
 from penstock.service.decisions import BUDGET, Decider
 from penstock.service.envoy.by_config import ShouldRateLimit
@@ -55,18 +55,17 @@ class Parts(NamedTuple):
 
 def configured(
     source: ConfigSource,
-    runner: Runner,
+    engine: Engine | AsyncEngine,
     *,
     ready: Callable[[], bool],
     conduct: Conduct = Conduct(),  # noqa: B008
     observer: Observer | None = None,
     budget: Micros = BUDGET,
-    time_ns: Callable[[], int] = SystemClock.time_ns,
 ) -> Parts:
     """The service by a configuration of envoyproxy/ratelimit."""
     options = source.options
     conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
-    method = ShouldRateLimit(source, runner, conduct, observer=observer, budget=budget, time_ns=time_ns)
+    method = ShouldRateLimit(source, engine, conduct, observer=observer, budget=budget)
     return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready), method.counts)
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 from penstock.clock import monotonic
 from penstock.service.wire.calls import Connection, Peer
+from penstock.service.wire.http2.frames import LARGEST
 from penstock.service.wire.http2.session import Session
 from penstock.service.wire.traffic import Traffic
 
@@ -77,7 +78,8 @@ class Http2(Connection):
         if out:
             self._transport.write(b"".join(out))
             out.clear()
-        self._control.settle()
+        if self._control.final_stream != LARGEST:  # it is draining
+            self._control.settle()
         if self._control.closed and self._closing is None:
             self._close()
 

@@ -149,7 +149,8 @@ class Session:
             self._need = 0
         self.streams.send_queued()
         control.budget.earn(self.streams.useful())
-        control.settle()
+        if control.final_stream != LARGEST:  # it is draining
+            control.settle()
 
     def sweep(self, now: float) -> None:
         """End what takes too long."""
