@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.options import at_least, up_to_a_day
@@ -68,6 +68,8 @@ class KeyRecord(NamedTuple):
 LookUp: TypeAlias = Callable[[bytes], KeyRecord | None]
 AsyncLookUp: TypeAlias = Callable[[bytes], Awaitable[KeyRecord | None]]
 Descriptor: TypeAlias = Mapping[str, Any]
+
+S = TypeVar("S")
 
 
 def hash_key(key: str, secret: bytes) -> bytes:
@@ -231,10 +233,20 @@ class Described(dict[str, Any]):
     """A descriptor whose key has been looked up, so that it is not looked up again."""
 
 
-class _Directory:
+class _Directory(Generic[S]):
     """What both directories share: hashing, caching, and the change of the descriptor."""
 
-    def __init__(self, secret: bytes, entry: str, max_keys: int, max_age: float, hook: Hook) -> None:
+    def __init__(
+        self,
+        source: S,
+        secret: bytes,
+        *,
+        entry: str = DEFAULT_ENTRY,
+        max_keys: int = DEFAULT_MAX_KEYS,
+        max_age: float = DEFAULT_MAX_AGE,
+        hook: Hook = nobody,
+    ) -> None:
+        self._source = source
         self._good, self._bad = _Cache(at_least(2, "max_keys", max_keys)), _Cache(max_keys)
         self._max_age = round(up_to_a_day("max_age", max_age) * SECOND)
         self.entry = entry
@@ -289,7 +301,7 @@ class _Directory:
         return described
 
 
-class KeyDirectory(_Directory):
+class KeyDirectory(_Directory[KeyTable | LookUp]):
     """The directory for blocking code, and for asyncio if its function does not block.
 
     - `source`: a `KeyTable`, or a function from a key's hash (16 bytes) to its record.
@@ -299,52 +311,26 @@ class KeyDirectory(_Directory):
     - `hook`: receives a `LayerFailed` when the function raises.
     """
 
-    def __init__(
-        self,
-        source: KeyTable | LookUp,
-        secret: bytes,
-        *,
-        entry: str = DEFAULT_ENTRY,
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_age: float = DEFAULT_MAX_AGE,
-        hook: Hook = nobody,
-    ) -> None:
-        super().__init__(secret, entry, max_keys, max_age, hook)
-        self._table = source if isinstance(source, KeyTable) else None
-        self._look_up = source.find if isinstance(source, KeyTable) else source
-
     def describe(self, descriptor: Descriptor, now: Micros) -> Descriptor:
         """Return the descriptor with the owner and tier of its key."""
         digest = self._digest(descriptor)
         return self._described(descriptor, None if digest is None else self._find(digest, now))
 
     def _find(self, digest: bytes, now: Micros) -> KeyRecord | None:
-        if self._table is not None:  # as fast as a cache
-            return self._table.find(digest)
+        source = self._source
+        if isinstance(source, KeyTable):  # as fast as a cache
+            return source.find(digest)
         known = self._known(digest)
         if known is not None and now < known.until:
             return known.record
         try:
-            return self._learn(digest, self._look_up(digest), now)
+            return self._learn(digest, source(digest), now)
         except Exception as error:
             return self._failed(digest, known, error, now)
 
 
-class AsyncKeyDirectory(_Directory):
+class AsyncKeyDirectory(_Directory[AsyncLookUp]):
     """The directory for asyncio, with a coroutine function as its source. See `KeyDirectory`."""
-
-    def __init__(
-        self,
-        source: AsyncLookUp,
-        secret: bytes,
-        *,
-        entry: str = DEFAULT_ENTRY,
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_age: float = DEFAULT_MAX_AGE,
-        hook: Hook = nobody,
-    ) -> None:
-        super().__init__(secret, entry, max_keys, max_age, hook)
-        self._look_up = source
 
     async def describe(self, descriptor: Descriptor, now: Micros) -> Descriptor:
         """Return the descriptor with the owner and tier of its key."""
@@ -356,7 +342,7 @@ class AsyncKeyDirectory(_Directory):
         if known is not None and now < known.until:
             return known.record
         try:
-            return self._learn(digest, await self._look_up(digest), now)
+            return self._learn(digest, await self._source(digest), now)
         except Exception as error:
             return self._failed(digest, known, error, now)
 

@@ -64,9 +64,9 @@ def _passed_over(rule: CompiledRule, matched: Sequence[CompiledRule], decided_by
     """Return why a rule whose condition holds does not apply; empty if it does."""
     for earlier in matched:
         if earlier.position < rule.position and earlier.rule.stop and not earlier.advisory:
-            return f"{earlier.id} comes before it and says stop"
+            return f"{earlier.id} comes before it and has stop"
     if decided_by is not None and rule is not decided_by and not (rule.action == "deny" and rule.advisory):
-        return f"{decided_by.id} says {decided_by.action}, which decides alone"
+        return f"{decided_by.id} has action {decided_by.action}, which decides alone"
     return ""
 
 

@@ -292,9 +292,9 @@ def _meaningless(rule: Rule) -> Iterable[Flaw]:
     fields = type(rule).model_fields
     for field in LIMIT_ONLY:
         if field in rule.model_fields_set:
-            yield Flaw((fields[field].alias or field,), HIDDEN, f"no effect in a rule that says {rule.action}", "none")
+            yield Flaw((fields[field].alias or field,), HIDDEN, f"no effect with action {rule.action}", "none")
     if rule.action == "allow" and rule.mode == "shadow":
-        yield Flaw(("mode",), rule.mode, "no effect in a rule that says allow", "enforce or off")
+        yield Flaw(("mode",), rule.mode, "no effect with action allow", "enforce or off")
 
 
 def _too_dear(cost: int | CostFrom, quotas: Collection[Quota], whose: str = "") -> Iterable[Flaw]:
@@ -318,7 +318,7 @@ def repeated_ids(ids: Iterable[tuple[int, str]]) -> Iterable[Flaw]:
     first: dict[str, int] = {}
     for at, name in ids:
         if first.setdefault(name, at) != at:
-            yield Flaw(("rules", at, "id"), name, f"repeated: rules[{first[name]}] has it", "an id of its own")
+            yield Flaw(("rules", at, "id"), name, f"repeated: also the id of rules[{first[name]}]", "a unique id")
 
 
 def lost_overrides(names: Iterable[tuple[int, str]], known: Collection[str]) -> Iterable[Flaw]:
@@ -336,7 +336,7 @@ def _overrides(file: RuleFile) -> Iterable[Flaw]:
         if rule is None:
             continue
         if rule.action != "limit":
-            problem = f"{rule.id} says {rule.action}"
+            problem = f"{rule.id} has action {rule.action}"
             yield Flaw(("overrides", at, "rule"), override.rule, problem, "a rule that has a quota")
         for flaw in _too_dear(rule.cost, override.quotas):
             problem = f"cost {flaw.value} of {rule.id} {flaw.problem}"

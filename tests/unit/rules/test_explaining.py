@@ -66,12 +66,12 @@ def test_a_rule_that_matches_may_still_not_apply() -> None:
     assert explained == {
         "off": "its mode is off",
         "first": "it has no condition",
-        "second": "first comes before it and says stop",
+        "second": "first comes before it and has stop",
     }
     decided = words(
         enforcer({"id": "limit"}, {"id": "office", "action": "allow", "match": {"path": "/v1"}}), path="/v1"
     )
-    assert decided == {"limit": "office says allow, which decides alone", "office": "path is '/v1'"}
+    assert decided == {"limit": "office has action allow, which decides alone", "office": "path is '/v1'"}
 
 
 def test_an_explanation_shows_key_quota_and_counters_and_charges_nothing() -> None:
