@@ -20,7 +20,7 @@ from bench.report import Figure, Report, Table, Target
 from penstock import Quota
 from penstock.clock import SystemClock
 from penstock.model import Acquire, Ask
-from penstock.stores.redis.codec import Planner
+from penstock.stores.redis.codec import Codec
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.script import SCRIPT
 from tests.rig.servers import HOST, Server
@@ -60,7 +60,7 @@ def _benchmark(server: Server, algorithm: str, effort: Effort, cores: Cores) -> 
     """A run whose figure is decisions per second."""
     quota = Quota(AMPLE, DAY, algorithm)
     ops = [Acquire((Ask(key, quota),)) for key in keys(BATCH)]
-    call = Planner(Keys(b"another")).plan(ops, SystemClock().time_ns() // 1_000)
+    call = Codec(Keys(b"another")).encode(ops, SystemClock().time_ns() // 1_000)
     sha = server.ask("SCRIPT", "LOAD", _script_with(call.args)).decode()
     words = [sha, str(len(call.keys)), *(key.decode() for key in call.keys), *("x" * len(arg) for arg in call.args)]
     _see_that_it_decides(server, words)

@@ -179,6 +179,6 @@ def _guarding(guard: RedisGuard) -> Callable[[Collection[str]], None]:
         for _ in some:
             began = monotonic()
             if not guard.shut:
-                guard.heard(began, b"")
+                guard.replied(began, b"")
 
     return visit

@@ -11,7 +11,7 @@ import redis
 
 from penstock.clock import ManualClock, Micros
 from penstock.model import Op, Outcome
-from penstock.stores.redis.codec import Planner, Reply
+from penstock.stores.redis.codec import Codec, ScriptReply
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.script import Script, script_with_injected_time
 from tests.rig.servers import Server
@@ -32,7 +32,7 @@ class PlannedStore:
     def __init__(self, port: int, clock: ManualClock, namespace: str = "") -> None:
         self.clock = clock
         self.client = redis.Redis(port=port, socket_timeout=30)
-        self.planner = Planner(Keys(SECRET, namespace=namespace))
+        self.codec = Codec(Keys(SECRET, namespace=namespace))
         self.script: Script = script_with_injected_time()
         self.corrupt = 0
         self._lock = Lock()
@@ -43,12 +43,12 @@ class PlannedStore:
             now = self.clock.time_ns() // 1_000
             return self.ask(ops, now, now).outcomes if ops else []
 
-    def ask(self, ops: Sequence[Op], now: Micros, callers_now: Micros) -> Reply:
+    def ask(self, ops: Sequence[Op], now: Micros, callers_now: Micros) -> ScriptReply:
         """What the script says of `ops` at `now`, to a caller who believes that it is `callers_now`."""
-        call = self.planner.plan(ops, callers_now)
+        call = self.codec.encode(ops, callers_now)
         arguments = [*call.keys, *call.args, str(now).encode()]
         reply = self.client.evalsha(self.script.sha.decode(), len(call.keys), *arguments)
-        answer = self.planner.read(ops, call, cast("bytes", reply))
+        answer = self.codec.decode(ops, call, cast("bytes", reply))
         self.corrupt += answer.corrupt
         return answer
 

@@ -19,9 +19,9 @@ from hypothesis import settings
 from penstock import ManualClock
 from penstock.model import Acquire, Op, Outcome
 from penstock.stores import AsyncStore, Store
-from penstock.stores.redis.commands import Talk
+from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import read_url
-from penstock.stores.redis.store import AsyncRedisStore, OnServer, RedisStore
+from penstock.stores.redis.store import AsyncRedisStore, RedisStore, ServerStore
 from penstock.testing import AsyncStoreConformance, StoreConformance
 from penstock.testing.conformance import HistoryConformance
 from tests.integration.redis_support import is_full
@@ -33,17 +33,17 @@ SECRET = "of these tests"
 _namespaces = count()
 
 
-def borrow(store: OnServer, lender: OnServer, url: str, clock: ManualClock) -> None:
+def borrow(store: ServerStore, lender: ServerStore, url: str, clock: ManualClock) -> None:
     """Give a store everything that another one has, but a clock and names of its own."""
     vars(store).update(vars(lender))
     store.settings = read_url(url, deadline=30, secret=SECRET, namespace=f"topologies {next(_namespaces)}")
-    store.talk = Talk(store.settings, clock)
+    store.commands = Commands(store.settings, clock)
 
 
-def spans(store: OnServer, op: Op) -> bool:
+def spans(store: ServerStore, op: Op) -> bool:
     """Whether the counters of a request are in several partitions."""
     asks = op.asks if isinstance(op, Acquire) else ()
-    return len({store.talk.partitions.of_counter(ask.key, ask.quota) for ask in asks}) > 1
+    return len({store.commands.partitions.of_counter(ask.key, ask.quota) for ask in asks}) > 1
 
 
 class Borrowing(RedisStore):

@@ -15,7 +15,7 @@ import redis
 from penstock.clock import SECOND, ManualClock
 from penstock.model import Acquire, Amend, Ask, Charge, Failed, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
-from penstock.stores.redis.codec import Planner
+from penstock.stores.redis.codec import Codec
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.script import INJECTED_TIME, SCRIPT, SERVER_TIME, script_with_injected_time
 from tests.conformance.redis_server import PlannedStore, running_server
@@ -180,12 +180,12 @@ class RealTime:
         self.client = redis.Redis(port=port)
         self.client.flushall()
         self.client.script_load(SCRIPT.text.decode())
-        self.planner = Planner(Keys(b"secret"))
+        self.codec = Codec(Keys(b"secret"))
 
     def run(self, *ops: Op) -> list[Outcome]:
-        call = self.planner.plan(ops, time.time_ns() // 1_000)
+        call = self.codec.encode(ops, time.time_ns() // 1_000)
         reply = self.client.evalsha(SCRIPT.sha.decode(), len(call.keys), *call.keys, *call.args)
-        return self.planner.read(ops, call, cast("bytes", reply)).outcomes
+        return self.codec.decode(ops, call, cast("bytes", reply)).outcomes
 
 
 @pytest.mark.parametrize("quota", [*ALL, *(f"{quota} count denied" for quota in ALL if "concurrent" not in quota)])

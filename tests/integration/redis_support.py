@@ -14,8 +14,8 @@ from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis import pool
 from penstock.stores.redis.config import Node
-from penstock.stores.redis.pipeline import AsyncLink
-from penstock.stores.redis.pool import Link
+from penstock.stores.redis.pipeline import Pipeline
+from penstock.stores.redis.pool import ConnectionPool
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from tests.rig.processes import DEADLINE
 
@@ -72,20 +72,20 @@ async def one_async(store: AsyncRedisStore, op: Op) -> Outcome:
 
 
 @overload
-def the_link(store: RedisStore) -> Link: ...
+def the_link(store: RedisStore) -> ConnectionPool: ...
 @overload
-def the_link(store: AsyncRedisStore) -> AsyncLink: ...
-def the_link(store: RedisStore | AsyncRedisStore) -> Link | AsyncLink:
+def the_link(store: AsyncRedisStore) -> Pipeline: ...
+def the_link(store: RedisStore | AsyncRedisStore) -> ConnectionPool | Pipeline:
     """The only link of a store, which is that of the running event loop."""
-    links: dict[Node, Any] = store._links if isinstance(store, RedisStore) else store._here()._links
+    links: dict[Node, Any] = store._pools if isinstance(store, RedisStore) else store._here()._pipelines
     (link,) = links.values()
-    found: Link | AsyncLink = link
+    found: ConnectionPool | Pipeline = link
     return found
 
 
 async def lost_wire(store: AsyncRedisStore) -> None:
     """Wait until the loop has noticed that its connection is gone."""
-    if (wire := the_link(store)._wire) is not None:
+    if (wire := the_link(store).connection) is not None:
         await asyncio.wait_for(wire.gone, DEADLINE)
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.clock import SECOND, Micros
 from penstock.model import Ask, Failed, Verdict
 from penstock.stores.redis.config import Node
-from penstock.stores.redis.sentinel import OfSentinels
+from penstock.stores.redis.sentinel import SentinelTopology
 from penstock.stores.redis.store import TOPOLOGIES, RedisStore
 from penstock.testing.history import CallHistory
 from tests.integration.failover_fleet import Fleet, Spending, evalshas
@@ -129,11 +129,11 @@ def test_a_primary_is_stopped_replaced_and_continued(fleet: Fleet, own: Sentinel
     trial.check(one_budget)
 
 
-class LooksOnce(OfSentinels):
+class LooksOnce(SentinelTopology):
     """Finds the primary, and clings to it."""
 
-    def _look(self) -> Failed | None:
-        return None if self._primary is not None else super()._look()
+    def look(self) -> Failed | None:
+        return None if self._primary is not None else super().look()
 
     def _listen(self, sentinels: Sequence[Node]) -> None:
         """To nobody."""

@@ -171,7 +171,7 @@ def test_first_calls_of_many_threads_all_find_an_answer(keyspace: Keyspace, conn
     with opened(keyspace.server.url, prefix=keyspace.prefix, connections=connections) as store:
         outcomes = in_threads(lambda _: one(store, acquire("50/day")), 64)
         assert sum(bool(decided(outcome)) for outcome in outcomes) == 50
-        assert len(the_link(store)._wires) <= connections
+        assert len(the_link(store)._connections) <= connections
     wait_until(lambda: our_threads() == 0, "the connector's end")
 
 
@@ -211,7 +211,7 @@ def test_loops_that_ended_are_forgotten_with_their_connections(keyspace: Keyspac
 async def test_a_store_closed_by_another_loop_closes_its_connections_here_too(keyspace: Keyspace) -> None:
     async with opened_async(keyspace.server.url, prefix=keyspace.prefix) as store:
         decided((await store.run([acquire("100/day")]))[0])
-        wire = the_link(store)._wire
+        wire = the_link(store).connection
         assert wire is not None
         await asyncio.to_thread(asyncio.run, store.close())
         await asyncio.wait_for(wire.gone, DEADLINE)

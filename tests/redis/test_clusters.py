@@ -87,7 +87,7 @@ class Moving:
         self.move.move_keys([*whole, *(self._keys(op)[0] for op in ops[14:16])])
 
     def _keys(self, op: Op) -> list[bytes]:
-        return list(dict.fromkeys(self._store.talk.ask([op]).call.keys))
+        return list(dict.fromkeys(self._store.commands.encode([op]).call.keys))
 
     def can_be_decided(self, op: Op) -> bool:
         """Whether the keys of a request are together; or may be made, which is where the slot goes."""

@@ -76,7 +76,7 @@ def test_a_counter_that_somebody_overwrote_is_reported_and_replaced(
         with caplog.at_level(logging.WARNING, "penstock.redis"):
             after = admitted(store, quota)
         assert (before, after) == (3, 5), "one budget, and what had been spent"
-        assert store.talk.corrupt == 1
+        assert store.commands.corrupt == 1
         (record,) = [told for told in caplog.records if "damaged" in told.message]
         assert "1 stored values were damaged and have been replaced" in record.getMessage()
         assert key.decode() not in record.getMessage()
@@ -121,7 +121,7 @@ def test_a_damaged_record_of_a_request_costs_at_most_its_charge_again(keyspace: 
         keyspace.server.ask("SET", record, "nonsense", "EX", 60)
         assert decided(one(store, request)).remaining == 1
         assert decided(one(store, request)).remaining == 1
-        assert store.talk.corrupt == 1
+        assert store.commands.corrupt == 1
 
 
 # ---------------------------------------------------------------- clocks that step

@@ -336,7 +336,7 @@ async def test_an_answer_too_many_ends_the_connection_before_anybody_takes_it_fo
     with stranger(b":1\r\n" * 2) as url:
         async with opened_async(url) as store:
             await one_async(store, acquire(QUOTA))
-            assert the_link(store)._wire is None
+            assert the_link(store).connection is None
         with opened(url) as blocking:
             for _ in range(3):
                 one(blocking, acquire(QUOTA))

@@ -141,14 +141,14 @@ async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
     async with opened_async(own.url) as store:
         for _ in range(3):
             assert decided(await one_async(store, acquire(QUOTA)))
-            wire = the_link(store)._wire
+            wire = the_link(store).connection
             begin(own)
             outcomes = await asyncio.gather(*[store.run([acquire(QUOTA)], SHORT_US) for _ in range(20)])
             assert {failed(outcome).charged for (outcome,) in outcomes} == {"unknown"}
             end(own)
             assert decided(await one_async(store, acquire(QUOTA)))
             assert wire is not None
-            assert the_link(store)._wire is wire
+            assert the_link(store).connection is wire
             assert not wire.outstanding
         assert our_tasks() == 0
 
@@ -158,7 +158,7 @@ async def test_an_answer_that_is_overdue_ends_the_connection_and_nothing_is_kept
     async with opened_async(own.url) as store:
         assert decided(await one_async(store, acquire(QUOTA)))
         link = the_link(store)
-        wire = link._wire
+        wire = link.connection
         assert wire is not None
         own.freeze()
         waiting = []

@@ -12,7 +12,7 @@ import pytest
 from penstock.clock import monotonic
 from penstock.model import Failed, Verdict
 from penstock.stores.redis.config import Node
-from penstock.stores.redis.sentinel import OfSentinels
+from penstock.stores.redis.sentinel import SentinelTopology
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from tests.integration.redis_support import PATIENT, decided, failed, opened
 from tests.integration.support import in_threads
@@ -38,7 +38,7 @@ def test_whoever_took_over_is_found_and_its_counts_go_on(face: str, own: Sentine
         assert decided(asked.run([spanning("a")])[0])
         old, new = own.primary, own.failover()
         wait_until(lambda: isinstance(asked.run([spanning("a")])[0], Verdict), "a verdict of the new primary")
-        assert asked.store.topology.nodes() == {Node(*new.address)}
+        assert asked.store.topology.nodes == {Node(*new.address)}
         assert charged(asked, "a") == 2
         insist(
             lambda: new.ask("FAILOVER", "TO", *old.address),
@@ -46,7 +46,7 @@ def test_whoever_took_over_is_found_and_its_counts_go_on(face: str, own: Sentine
             "the way back",
         )
         wait_until(lambda: isinstance(asked.run([spanning("a")])[0], Verdict), "a verdict of the old one")
-        assert asked.store.topology.nodes() == {Node(*old.address)}
+        assert asked.store.topology.nodes == {Node(*old.address)}
         assert charged(asked, "a") == 3
 
 
@@ -54,8 +54,8 @@ def test_an_announcement_is_followed_without_being_asked(own: SentinelSet) -> No
     with opened(own.url) as store:
         decided(store.run([spanning("a")])[0])
         topology = store.topology
-        assert isinstance(topology, OfSentinels)
-        wait_until(lambda: topology._announcer is not None and not topology._in_doubt, "calm")
+        assert isinstance(topology, SentinelTopology)
+        wait_until(lambda: topology._announcer is not None and not topology.watch.in_doubt, "calm")
         old = own.sentinel_failover()
         wait_until(lambda: topology.node(0) == Node(*own.primary.address), "the new primary")
         assert topology.node(0) != Node(*old.address)
@@ -70,7 +70,7 @@ def test_the_rights_that_the_docs_name_suffice_to_hear_announcements(own: Sentin
         sentinel.ask("ACL", "SETUSER", "watcher", "reset", "on", ">known", "-@all", *rights)
     with opened(own.url, sentinel_username="watcher", sentinel_password="known") as store:
         topology = store.topology
-        assert isinstance(topology, OfSentinels)
+        assert isinstance(topology, SentinelTopology)
         decided(store.run([spanning("a")])[0])
         wait_until(lambda: topology._announcer is not None, "a Sentinel that may be listened to")
 
@@ -81,8 +81,8 @@ def test_however_many_callers_fail_looks_are_bounded(own: SentinelSet) -> None:
         url = f"redis+sentinel://127.0.0.1:{proxy.port}/{own.service}"
         threads = RedisStore(url, **PATIENT, connections=3, client_name="threads")
         tasks = AsyncRedisStore(url, **PATIENT, client_name="tasks")
-        assert isinstance(threads.topology, OfSentinels)
-        look = len(threads.topology._questions)
+        assert isinstance(threads.topology, SentinelTopology)
+        look = len(threads.topology._lookup)
 
         def ask_until(number: int, until: float) -> None:
             if number < 8:
@@ -164,7 +164,7 @@ def test_a_sentinel_that_hangs_keeps_nobody_from_finding_the_primary(face: str, 
         with facing(face, own.url) as asked:
             assert decided(asked.run([spanning("a")])[0])
             topology = asked.store.topology
-            assert isinstance(topology, OfSentinels)
+            assert isinstance(topology, SentinelTopology)
             assert topology._announcer is not None
             assert topology._announcer[0] != Node(*own.sentinels[0].address)
     finally:

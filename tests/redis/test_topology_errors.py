@@ -103,7 +103,7 @@ def test_clusters_have_passwords_and_tls(
     assert url.startswith("rediss+cluster://:s3cret@")
     with facing(face, url.replace("redis", name, 1), ssl_ca_certs=str(certificate.path)) as asked:
         assert decided(in_the_end(asked, spanning(*map(str, range(12)))))
-        assert len(asked.store.topology.nodes()) == 3
+        assert len(asked.store.topology.nodes) == 3
 
 
 @for_both_faces
@@ -116,14 +116,14 @@ def test_wrong_passwords_are_said_without_saying_them(
     check_refused(
         face,
         guarded_set.url.replace("0ther", "wr0ng"),
-        f"{sentinels}: nobody could tell who decides ({place(first)}: wrong user name or password)",
+        f"{sentinels}: no server could tell which one decides ({place(first)}: wrong user name or password)",
         transient=False,
         **trust,
     )
     check_refused(
         face,
         guarded_set.url.partition("?")[0],
-        f"{sentinels}: nobody could tell who decides ({place(first)}: the server wants a password "
+        f"{sentinels}: no server could tell which one decides ({place(first)}: the server wants a password "
         "(NOAUTH Authentication required.))",
         transient=False,
         **trust,
@@ -137,7 +137,7 @@ def test_wrong_passwords_are_said_without_saying_them(
     )
     with facing(face, guarded_cluster.url.replace("s3cret", "wr0ng"), **trust) as asked:
         refused = failed(in_the_end(asked, spanning("a")))
-        assert str(refused.error).startswith(f"redis at {nodes}: nobody could tell who decides ({HOST}:")
+        assert str(refused.error).startswith(f"redis at {nodes}: no server could tell which one decides ({HOST}:")
         assert str(refused.error).endswith(": wrong user name or password)")
         assert (refused.charged, refused.error.transient) == ("no", False)
 
@@ -146,7 +146,7 @@ def test_wrong_passwords_are_said_without_saying_them(
 def test_a_certificate_that_is_not_trusted_is_refused(face: str, guarded_set: SentinelSet) -> None:
     with facing(face, guarded_set.url) as asked:
         refused = failed(asked.run([spanning("a")])[0])
-        assert "nobody could tell who decides" in str(refused.error)
+        assert "no server could tell which one decides" in str(refused.error)
         assert "cannot connect" in str(refused.error)
         assert not any(secret in str(refused.error) for secret in SECRETS)
 
@@ -160,13 +160,13 @@ def test_nobody_to_be_reached_is_said_and_may_pass(face: str) -> None:
     check_refused(
         face,
         f"redis+sentinel://{one},{other}/main",
-        f"{one},{other}/main: nobody could tell who decides ({one}: cannot connect (Connection refused))",
+        f"{one},{other}/main: no server could tell which one decides ({one}: cannot connect (Connection refused))",
         transient=True,
     )
     check_refused(
         face,
         f"redis+cluster://{one}",
-        f"{one}: nobody could tell who decides ({one}: cannot connect (Connection refused))",
+        f"{one}: no server could tell which one decides ({one}: cannot connect (Connection refused))",
         transient=True,
     )
 
@@ -179,7 +179,8 @@ def test_a_service_that_sentinels_do_not_know_is_named(
     check_refused(
         face,
         f"redis+sentinel://{place(*sentinels)}/mine",
-        f"{place(*sentinels)}/mine: nobody could tell who decides ({place(first)}: it knows no service 'mine')",
+        f"{place(*sentinels)}/mine: no server could tell which one decides "
+        f"({place(first)}: it knows no service 'mine')",
         transient=False,
     )
 
@@ -189,7 +190,7 @@ def test_a_server_that_is_no_cluster_is_said_to_be_none(face: str, server: Serve
     check_refused(
         face,
         f"redis+cluster://{place(server)}",
-        f"{place(server)}: nobody could tell who decides ({place(server)}: expected a node of a cluster "
+        f"{place(server)}: no server could tell which one decides ({place(server)}: expected a node of a cluster "
         "(ERR This instance has cluster support disabled))",
         transient=False,
     )
@@ -201,7 +202,7 @@ def test_a_sentinel_is_no_node_of_a_cluster(face: str, running_sentinel_sets: di
     check_refused(
         face,
         f"redis+cluster://{place(sentinel)}",
-        f"{place(sentinel)}: nobody could tell who decides ({place(sentinel)}: expected a node of a cluster "
+        f"{place(sentinel)}: no server could tell which one decides ({place(sentinel)}: expected a node of a cluster "
         "(ERR unknown command 'CLUSTER', with args beginning with: 'NODES' ))",
         transient=False,
     )
@@ -212,7 +213,7 @@ def test_a_server_is_no_sentinel(face: str, server: Server) -> None:
     check_refused(
         face,
         f"redis+sentinel://{place(server)}/main",
-        f"{place(server)}/main: nobody could tell who decides ({place(server)}: expected a Sentinel "
+        f"{place(server)}/main: no server could tell which one decides ({place(server)}: expected a Sentinel "
         "(ERR unknown command 'SENTINEL', with args beginning with: 'GET-MASTER-ADDR-BY-NAME' 'main' ))",
         transient=False,
     )

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.model import Acquire, Ask, Op, Outcome
 from penstock.quota import Quota
-from penstock.stores.redis.store import AsyncRedisStore, OnServer, RedisStore
+from penstock.stores.redis.store import AsyncRedisStore, RedisStore, ServerStore
 from tests.integration.redis_support import LONG, PATIENT, decided
 from tests.rig.servers import Server
 
@@ -28,7 +28,7 @@ class Face(Protocol):
     """A store as tests ask it, be it blocking or not."""
 
     @property
-    def store(self) -> OnServer: ...
+    def store(self) -> ServerStore: ...
 
     def run(self, ops: Sequence[Op], deadline: int | None = None) -> list[Outcome]: ...
 
@@ -77,16 +77,16 @@ def facing(face: str, url: str, **options: Any) -> Iterator[Face]:
         asked.close()
 
 
-def names_in(store: OnServer, partition: int, number: int) -> list[str]:
+def names_in(store: ServerStore, partition: int, number: int) -> list[str]:
     """Keys that are in a partition."""
-    partitions = store.talk.partitions
+    partitions = store.commands.partitions
     names = (f"name {number}" for number in count())
     return [next(name for name in names if partitions.of_counter(name, ANY) == partition) for _ in range(number)]
 
 
-def name_on(store: OnServer, server: Server) -> str:
+def name_on(store: ServerStore, server: Server) -> str:
     """A key whose counters a server decides about; the store must have been asked."""
-    partitions = store.talk.partitions
+    partitions = store.commands.partitions
     ports = {name: store.topology.node(partitions.of_counter(name, ANY)) for name in map(str, range(500))}
     return next(name for name, node in ports.items() if node is not None and node.port == server.port)
 

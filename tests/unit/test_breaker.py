@@ -298,5 +298,5 @@ def test_a_server_that_serves_nobody_counts_as_failing(says: str, state: State) 
 
     guard = RedisGuard("here:6379", LIMITS, 4, lambda event: None)
     for _ in range(5):
-        guard.heard(0.0, hiredis.ReplyError(says))
+        guard.replied(0.0, hiredis.ReplyError(says))
     assert guard.breaker.state == state

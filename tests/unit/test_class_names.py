@@ -12,12 +12,9 @@ ALLOWED: dict[str, set[str]] = {
     "Admission": {"shedding/admission.py", "testing/promises.py"},
     "Bound": {"algorithms/base.py", "testing/spans.py"},
     "Bucket": {"algorithms/bucket.py", "testing/oracle/buckets.py"},
-    "Call": {"engine/operations.py", "service/wire/calls.py", "stores/redis/codec.py", "testing/history.py"},
+    "Call": {"engine/operations.py", "service/wire/calls.py", "testing/history.py"},
     "Entry": {"stores/memory/stripes.py", "testing/oracle/windows.py"},
-    "Settings": {"service/settings/model.py", "stores/redis/config.py"},
-    "Step": {"stores/redis/scatter.py", "testing/machine.py"},
     "Watcher": {"service/app.py", "service/envoy/health.py"},
-    "Wire": {"stores/redis/connection.py", "stores/redis/pipeline.py"},
 }
 
 # Bodies of the HTTP API: OpenAPI publishes these names.

@@ -6,7 +6,7 @@ from pathlib import Path
 import hiredis
 import pytest
 
-from penstock.stores.redis.commands import Talk
+from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import Node, read_url
 from penstock.stores.redis.errors import COMMANDS, RIGHTS, failed_by, unanswered
 from penstock.stores.redis.script import SCRIPT
@@ -80,8 +80,8 @@ def test_the_documentation_grants_what_the_script_needs_and_no_more() -> None:
 
 
 def test_a_server_that_hangs_up_while_it_is_greeted_is_not_used_nor_found_fault_with() -> None:
-    talk, node = Talk(read_url("redis://host", secret="x")), Node("host", 6379)
+    commands, node = Commands(read_url("redis://host", secret="x")), Node("host", 6379)
     gone = unanswered("the connection broke", node.place)
-    assert talk.welcomed(node, [b"sha", gone, gone]) == gone._replace(charged="no")
-    assert talk.findings == []
-    assert len(talk.greetings(node)) > 1, "it will be checked on the next connection"
+    assert commands.welcomed(node, [b"sha", gone, gone]) == gone._replace(charged="no")
+    assert commands.findings == []
+    assert len(commands.greetings(node)) > 1, "it will be checked on the next connection"

@@ -5,14 +5,14 @@ from typing import Any
 
 from penstock.model import Failed
 from penstock.stores.redis.config import Node, read_url
-from penstock.stores.redis.connection import Wire
-from penstock.stores.redis.sentinel import Named, OfSentinels
+from penstock.stores.redis.connection import BlockingConnection
+from penstock.stores.redis.sentinel import NamedPrimary, SentinelTopology
 
 SEED = Node("seed", 26379)
 OLD, NEW = Node("10.0.0.1", 6379), Node("10.0.0.2", 6380)
 
 
-class Announcer(Wire):
+class Announcer(BlockingConnection):
     """A connection on which some things are said."""
 
     def __init__(self, *messages: object) -> None:
@@ -25,26 +25,26 @@ class Announcer(Wire):
         return self._messages.pop(0)
 
 
-class Told(OfSentinels):
+class Told(SentinelTopology):
     """A service whose one Sentinel says what a test wants; every server but those in `replicas` is a primary."""
 
     def __init__(self, epoch: int, primary: Node) -> None:
         super().__init__(read_url("redis+sentinel://seed/main", secret="x"))
-        self.said: Named | Failed = Named(epoch, primary)
+        self.said: NamedPrimary | Failed = NamedPrimary(epoch, primary)
         self.replicas: dict[Node, Node] = {}
-        self._look_once()
+        self.watch.look()
 
     def announce(self, epoch: int, primary: Node) -> Node | None:
-        self.said = Named(epoch, primary)
+        self.said = NamedPrimary(epoch, primary)
         self._announcer = SEED, Announcer([b"message", b"+switch-master", b"main and whatever else it says"])
-        self._heard()
+        self.received()
         return self.node(0)
 
-    def look(self) -> Node | None:
-        self._look_once()
+    def primary(self) -> Node | None:
+        self.watch.look()
         return self.node(0)
 
-    def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
+    def _query(self, nodes: Sequence[Node]) -> dict[Node, NamedPrimary | Failed]:
         return {SEED: self.said}
 
     def _listen(self, sentinels: Sequence[Node]) -> None:
@@ -60,18 +60,18 @@ class Told(OfSentinels):
 def test_after_an_announcement_the_sentinel_is_asked_at_once() -> None:
     told = Told(3, OLD)
     assert told.announce(4, NEW) == NEW
-    assert told.nodes() == {NEW}
-    assert told._in_doubt  # the others may know better
+    assert told.nodes == {NEW}
+    assert told.watch.in_doubt  # the others may know better
 
 
 def test_news_of_other_services_is_no_news() -> None:
     told = Told(3, OLD)
-    told._in_doubt = False
-    told.said = Named(4, NEW)
+    told.watch.in_doubt = False
+    told.said = NamedPrimary(4, NEW)
     told._announcer = SEED, Announcer([b"message", b"+switch-master", b"other a 1 b 2"], [b"subscribe", b"x", 1])
-    told._heard()
+    told.received()
     assert told.node(0) == OLD
-    assert not told._in_doubt
+    assert not told.watch.in_doubt
     assert told._announcer is not None
 
 
@@ -83,25 +83,25 @@ def test_old_news_is_not_followed() -> None:
 def test_an_announcer_that_hangs_up_ends_the_listening_and_not_the_looking() -> None:
     told = Told(3, OLD)
     told._announcer = SEED, Announcer(b"nonsense")
-    told._heard()
+    told.received()
     assert told._announcer is None
-    assert told._in_doubt
+    assert told.watch.in_doubt
 
 
 def test_who_has_handed_over_is_believed_about_his_successor() -> None:
     told = Told(3, OLD)
     told.replicas[OLD] = NEW
-    assert told.look() == OLD  # nobody doubts it
-    told._suspects.add(OLD)
-    assert told.look() == NEW
-    assert told.look() == NEW  # although the Sentinel names the old one still
-    told.said = Named(4, OLD)
+    assert told.primary() == OLD  # nobody doubts it
+    told.watch._suspects.add(OLD)
+    assert told.primary() == NEW
+    assert told.primary() == NEW  # although the Sentinel names the old one still
+    told.said = NamedPrimary(4, OLD)
     told.replicas = {NEW: OLD}
-    assert told.look() == OLD
+    assert told.primary() == OLD
 
 
 def test_a_successor_that_is_none_is_not_followed() -> None:
     told = Told(3, OLD)
     told.replicas = {OLD: NEW, NEW: OLD}
-    told._suspects.add(OLD)
-    assert told.look() == OLD
+    told.watch._suspects.add(OLD)
+    assert told.primary() == OLD

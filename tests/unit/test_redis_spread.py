@@ -10,7 +10,7 @@ from penstock.model import Acquire, Amend, Amended, Ask, Charge, Failed, Key, Op
 from penstock.quota import Quota
 from penstock.stores.memory.store import MemoryStore
 from penstock.stores.redis.codec import Part
-from penstock.stores.redis.scatter import MAX_OPS, Step, Undivided, one_partition, spread
+from penstock.stores.redis.scatter import MAX_OPS, FanOut, Undivided, one_partition, spread
 
 RATE = Quota.parse("3/minute fixed_window")
 DOWN = Failed(StoreError("down", transient=True), "no")
@@ -34,7 +34,7 @@ class Partitioned:
         self.clock = ManualClock()
         self.stores: dict[int, MemoryStore] = {}
         self.answers: dict[str, Failed] = {}
-        self.steps: list[Step] = []
+        self.steps: list[FanOut] = []
 
     def run(self, *ops: Op) -> list[Outcome]:
         spreading = spread(ops, ByFirstLetter())

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.engine.lifetime import Token
 from penstock.model import Failed
-from penstock.stores.redis.cluster import Asked, Claim, OfCluster, claims, members, names
+from penstock.stores.redis.cluster import Claim, ClusterTopology, Witness, claims, members, names
 from penstock.stores.redis.config import Node, read_url
 from penstock.stores.redis.errors import not_sent
-from penstock.stores.redis.sentinel import Named, OfSentinels
+from penstock.stores.redis.sentinel import NamedPrimary, SentinelTopology
 
-HOST = Asked("10.0.0.9")
+HOST = Witness("10.0.0.9")
 NODES = """\
 aaa 10.0.0.1:7000@17000 myself,master - 0 0 7 connected 0-99 200 [300->-bbb] [400-<-ccc]
 bbb 10.0.0.2:7000@17000,two.example master - 0 1 8 connected 100-199 201-16383
@@ -34,13 +34,13 @@ def test_primaries_claim_their_slots() -> None:
 
 
 def test_with_tls_a_node_goes_by_its_name() -> None:
-    assert claims(NODES, Asked("x", by_name=True))[1].node == Node("two.example", 7000)
-    assert claims(NODES, Asked("x", by_name=True))[2].node == Node("fd00::5", 7000)
+    assert claims(NODES, Witness("x", by_name=True))[1].node == Node("two.example", 7000)
+    assert claims(NODES, Witness("x", by_name=True))[2].node == Node("fd00::5", 7000)
 
 
 def test_with_tls_who_is_named_by_address_is_known_by_name() -> None:
-    assert names(NODES, Asked("x", by_name=True)) == {Node("10.0.0.2", 7000): Node("two.example", 7000)}
-    assert names(NODES, Asked("x")) == {}
+    assert names(NODES, Witness("x", by_name=True)) == {Node("10.0.0.2", 7000): Node("two.example", 7000)}
+    assert names(NODES, Witness("x")) == {}
 
 
 def test_members_are_all_that_have_not_failed() -> None:
@@ -48,7 +48,7 @@ def test_members_are_all_that_have_not_failed() -> None:
     assert members(NODES, HOST) == known | {Node("10.0.0.9", 7003)}
 
 
-class Told(OfCluster):
+class Told(ClusterTopology):
     """A cluster of which one hears only what a test says."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Told(OfCluster):
 
     def hear(self, *nodes: tuple[int, str]) -> Node | None:
         self.said = [f"id {host}:1@2 master - 0 0 {epoch} connected 0-16383" for epoch, host in nodes]
-        self._look_once()
+        self.watch.look()
         return self.node(0)
 
-    def _ask_some(self) -> tuple[list[tuple[str, Asked]], list[Failed]]:
+    def _query_some(self) -> tuple[list[tuple[str, Witness]], list[Failed]]:
         return [(text, HOST) for text in self.said], [not_sent("gone", "seed:6379")]
 
 
@@ -70,11 +70,11 @@ def test_the_newest_epoch_is_believed_whoever_says_what() -> None:
 def test_who_was_replaced_does_not_come_back_by_hearsay() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
-    nodes = cluster.nodes()
+    nodes = cluster.nodes
     assert cluster.hear((3, "old")) == Node("new", 1)
-    assert cluster.nodes() is nodes
+    assert cluster.nodes is nodes
     assert cluster.hear((6, "old")) == Node("old", 1)
-    assert cluster.nodes() == {Node("old", 1)}
+    assert cluster.nodes == {Node("old", 1)}
 
 
 def test_a_server_that_says_it_was_replaced_is_believed() -> None:
@@ -93,14 +93,14 @@ def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
     assert cluster.hear() == Node("new", 1)
     trouble = cluster.trouble()
     assert trouble is not None
-    assert str(trouble.error) == "redis at seed:6379: nobody could tell who decides (seed:6379: gone)"
+    assert str(trouble.error) == "redis at seed:6379: no server could tell which one decides (seed:6379: gone)"
     cluster.hear((5, "new"))
     assert cluster.trouble() is None
 
 
 def test_whoever_waits_for_a_look_is_called() -> None:
     cluster = Told()
-    cluster._watcher = Token  # no thread shall look meanwhile
+    cluster.watch._thread = Token  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.hear((5, "new"))
@@ -125,26 +125,26 @@ class Line:
         return [b"message", b"+switch-master", b"main old 1 new 1"]
 
 
-class Sentinels(OfSentinels):
+class Sentinels(SentinelTopology):
     """Sentinels of which one hears only what a test says; servers have the roles that it gives them."""
 
     def __init__(self) -> None:
-        self.says: dict[str, Named | Failed] = {}
+        self.says: dict[str, NamedPrimary | Failed] = {}
         self.roles: dict[str, list[Any]] = {}
         super().__init__(read_url("redis+sentinel://s1,s2/main", secret="x"))
 
     def hear(self, **says: tuple[int, str] | None) -> Node | None:
         self.said(**says)
-        self._look_once()
+        self.watch.look()
         return self.node(0)
 
     def said(self, **says: tuple[int, str] | None) -> None:
         self.says = {
-            name: not_sent("gone", name) if told is None else Named(told[0], Node(told[1], 1))
+            name: not_sent("gone", name) if told is None else NamedPrimary(told[0], Node(told[1], 1))
             for name, told in says.items()
         }
 
-    def _ask(self, nodes: Sequence[Node]) -> dict[Node, Named | Failed]:
+    def _query(self, nodes: Sequence[Node]) -> dict[Node, NamedPrimary | Failed]:
         return {node: self.says.get(node.host, not_sent("gone", node.place)) for node in nodes}
 
     def _listen(self, sentinels: Sequence[Node]) -> None:
@@ -159,14 +159,14 @@ def test_the_newest_epoch_of_all_sentinels_is_believed() -> None:
     assert sentinels.hear(s1=(3, "old"), s2=(4, "new")) == Node("new", 1)
     assert sentinels.hear(s1=(3, "old")) == Node("new", 1), "who was replaced does not come back by hearsay"
     assert sentinels.hear(s1=(5, "old")) == Node("old", 1)
-    assert sentinels.nodes() == {Node("old", 1)}
+    assert sentinels.nodes == {Node("old", 1)}
 
 
 def test_after_an_announcement_whoever_announced_it_is_asked() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(3, "old"), s2=(3, "old"))
     sentinels.said(s1=(4, "new"), s2=(3, "old"))
-    sentinels._heard()
+    sentinels.received()
     assert sentinels.node(0) == Node("new", 1)
     assert sentinels.hear(s2=(3, "old")) == Node("new", 1), "whoever does not know yet"
 
@@ -174,10 +174,10 @@ def test_after_an_announcement_whoever_announced_it_is_asked() -> None:
 def test_an_announcement_that_is_old_news_is_not_followed() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"), s2=(5, "old"))
-    sentinels._heard()
+    sentinels.received()
     assert sentinels.node(0) == Node("old", 1), "it announced what was before"
     sentinels.said(s1=(4, "new"))
-    sentinels._heard()
+    sentinels.received()
     assert sentinels.node(0) == Node("old", 1), "it has fallen behind"
 
 
@@ -185,10 +185,10 @@ def test_an_announcer_that_makes_no_sense_is_left() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"))
     sentinels._announcer = Node("gone", 1), Line()  # type: ignore[assignment]
-    sentinels._ask = lambda nodes: {}  # type: ignore[method-assign]
-    sentinels._heard()
+    sentinels._query = lambda nodes: {}  # type: ignore[method-assign]
+    sentinels.received()
     assert sentinels._announcer is None
-    assert sentinels._in_doubt
+    assert sentinels.watch.in_doubt
 
 
 def test_who_handed_over_is_left_for_whoever_took_over() -> None:
@@ -196,7 +196,7 @@ def test_who_handed_over_is_left_for_whoever_took_over() -> None:
     sentinels.hear(s1=(5, "old"))
     sentinels.roles = {"old": [b"slave", b"new", 1]}
     assert sentinels.hear(s1=(5, "old")) == Node("old", 1), "nobody has doubts"
-    sentinels._watcher = Token  # no thread shall look meanwhile
+    sentinels.watch._thread = Token  # no thread shall look meanwhile
     sentinels.doubt(Node("old", 1))
     assert sentinels.hear(s1=(5, "old")) == Node("new", 1)
 
@@ -207,13 +207,13 @@ def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
     trouble = sentinels.trouble()
     assert trouble is not None
     place = "s1:26379,s2:26379/main"
-    assert str(trouble.error) == f"redis at {place}: nobody could tell who decides (s1: gone)"
+    assert str(trouble.error) == f"redis at {place}: no server could tell which one decides (s1: gone)"
     assert trouble.error.transient
     sentinels.says["s2"] = not_sent("forbidden", "s2", transient=False)
-    sentinels._look_once()
+    sentinels.watch.look()
     trouble = sentinels.trouble()
     assert trouble is not None
-    assert str(trouble.error) == f"redis at {place}: nobody could tell who decides (s2: forbidden)"
+    assert str(trouble.error) == f"redis at {place}: no server could tell which one decides (s2: forbidden)"
     assert trouble.error.transient, "the other one may come back"
 
 
@@ -222,7 +222,7 @@ def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
 
 def test_a_closed_topology_has_whoever_waits_told() -> None:
     cluster = Told()
-    cluster._watcher = Token  # no thread shall look meanwhile
+    cluster.watch._thread = Token  # no thread shall look meanwhile
     called: list[int] = []
     cluster.when_looked(lambda: called.append(1))
     cluster.close()
@@ -264,9 +264,9 @@ def test_a_watcher_whose_start_was_interrupted_is_started_by_the_next_caller(mon
 def test_what_makes_no_sense_is_no_reason_to_stop_watching() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
-    cluster._ask_some = lambda: ([("nonsense", HOST)], [])  # type: ignore[method-assign]
-    cluster._look_once()
+    cluster._query_some = lambda: ([("nonsense", HOST)], [])  # type: ignore[method-assign]
+    cluster.watch.look()
     trouble = cluster.trouble()
     assert trouble is not None
-    assert "made no sense (IndexError)" in str(trouble.error)
+    assert "unparsable reply about the server that decides (IndexError)" in str(trouble.error)
     assert cluster.node(0) == Node("new", 1)

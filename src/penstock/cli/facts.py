@@ -114,14 +114,14 @@ def _decides(limiter: Limiter) -> list[Finding]:
 
 
 def _servers(store: Any) -> list[Finding]:
-    from penstock.stores.redis.connection import Wire
+    from penstock.stores.redis.connection import BlockingConnection
 
     found: list[Finding] = []
     settings = store.settings
-    for node in sorted(store.topology.nodes()):
+    for node in sorted(store.topology.nodes):
         wire = None
         try:
-            wire = Wire(settings.kind, settings.connect, node, settings.connecting)
+            wire = BlockingConnection(settings.kind, settings.connect, node, settings.connecting)
             found += of_server(node.place, _answers(wire))
         except Exception as error:  # redis-py raises errors of many types
             why = f"does not answer ({type(error).__name__})"
@@ -134,10 +134,10 @@ def _servers(store: Any) -> list[Finding]:
 
 def _answers(wire: Any) -> ServerAnswers:
     from penstock.stores.redis.connection import packed
-    from penstock.stores.redis.server_checks import QUESTIONS
+    from penstock.stores.redis.server_checks import CHECKS
 
     until = monotonic() + WITHIN
-    checks = [wire.ask(packed(*question), until) for question in QUESTIONS]
+    checks = [wire.ask(packed(*question), until) for question in CHECKS]
     before = _now()
     time = wire.ask(packed(b"TIME"), until)
     after = _now()

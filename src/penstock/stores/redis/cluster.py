@@ -1,45 +1,50 @@
-"""The owners of the slots of a cluster, as its nodes name them."""
+"""The owners of the slots of a cluster, as its nodes list them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from threading import Lock
 from typing import NamedTuple
 
 from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.connection import packed, refusal
-from penstock.stores.redis.topology import CONFIRMED, Watched, in_vain, together, wrong_answer
+from penstock.stores.redis.topology import CONFIRMED, Watch, all_failed, query_all, unexpected_reply
 
 WITNESSES = 3
-"""How many nodes are asked in one look."""
+"""How many nodes are queried in one look."""
 
 
 class Claim(NamedTuple):
-    """What somebody says of a primary of a cluster: since which epoch it owns which ranges of slots."""
+    """What a node lists of a primary: since which epoch it owns which ranges of slots."""
 
     epoch: int
     node: Node
     ranges: list[tuple[int, int]]
 
 
-class OfCluster(Watched):
-    """Whoever owns the slots of a cluster."""
+class ClusterTopology:
+    """The owners of the slots of a cluster."""
 
     partitioned = True
 
-    def __init__(self, settings: Settings) -> None:
-        self._slots = settings.keys.slots
-        super().__init__(settings)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings, self._slots = settings, settings.keys.slots
+        self.clear()
+        self.watch = Watch(settings, self)
+        self.trouble, self.doubt = self.watch.trouble, self.watch.doubt
+        self.when_looked, self.close = self.watch.when_looked, self.watch.close
 
-    def _begin(self) -> None:
-        super()._begin()
+    def clear(self) -> None:
+        self._lock = Lock()
+        self.nodes: frozenset[Node] = frozenset()
         self._owners: list[Node | None] = [None] * len(self._slots)
         self._epochs: list[tuple[int, float]] = [(-1, 0.0)] * len(self._slots)
         self._members: set[Node] = set()
-        self._names: dict[Node, Node] = {}  # of those that have one, by address
+        self._names: dict[Node, Node] = {}  # of nodes that have one, by address
 
     def node(self, partition: int) -> Node | None:
         return self._owners[partition]
@@ -48,9 +53,7 @@ class OfCluster(Watched):
         return self._names.get(node, node)
 
     def moved(self, partition: int, node: Node, teller: Node) -> None:
-        """Whoever owned the slot until then is believed at once; the next look tells the epoch. From others it is old
-        news.
-        """
+        """Believe the known owner of the slot at once; the next look shows the epoch. Other nodes may be outdated."""
         with self._lock:
             if self._owners[partition] == teller:
                 owners = list(self._owners)
@@ -61,22 +64,22 @@ class OfCluster(Watched):
     def _take_over(self, owners: list[Node | None], epochs: list[tuple[int, float]]) -> None:
         self._owners, self._epochs = owners, epochs
         nodes = frozenset(owner for owner in owners if owner is not None)
-        if nodes != self._nodes:
-            self._nodes = nodes
+        if nodes != self.nodes:
+            self.nodes = nodes
 
-    def _look(self) -> Failed | None:
-        """Ask a few nodes; for each slot the newest epoch wins."""
-        told, reasons = self._ask_some()
+    def look(self) -> Failed | None:
+        """Query a few nodes; for each slot the newest epoch wins."""
+        told, reasons = self._query_some()
         if not told:
-            return in_vain(reasons, self._settings)
+            return all_failed(reasons, self._settings)
         now = monotonic()
         with self._lock:
             owners, epochs = list(self._owners), list(self._epochs)
-            for claim in (claim for text, asked in told for claim in claims(text, asked)):
+            for claim in (claim for text, witness in told for claim in claims(text, witness)):
                 self._believe(claim, owners, epochs, now)
             self._take_over(owners, epochs)
-        self._members = {node for text, asked in told for node in members(text, asked)}
-        self._names = {at: node for text, asked in told for at, node in names(text, asked).items()}
+        self._members = {node for text, witness in told for node in members(text, witness)}
+        self._names = {at: node for text, witness in told for at, node in names(text, witness).items()}
         return None
 
     def _believe(self, claim: Claim, owners: list[Node | None], epochs: list[tuple[int, float]], now: float) -> None:
@@ -86,67 +89,76 @@ class OfCluster(Watched):
                 if claim.epoch >= epoch or now > confirmed + CONFIRMED:
                     owners[partition], epochs[partition] = claim.node, (claim.epoch, now)
 
-    def _ask_some(self) -> tuple[list[tuple[str, Asked]], list[Failed]]:
-        """What some nodes say, and why others did not; those that are under suspicion come last."""
+    def _query_some(self) -> tuple[list[tuple[str, Witness]], list[Failed]]:
+        """Return what some nodes list, and why others did not; those that are suspected come last."""
         known = list(self._members | set(self._settings.nodes))
         random.shuffle(known)
-        known.sort(key=self._suspected.__contains__)
-        told: list[tuple[str, Asked]] = []
+        known.sort(key=self.watch.suspected.__contains__)
+        told: list[tuple[str, Witness]] = []
         reasons: list[Failed] = []
         while known and not told:
             some, known = known[:WITNESSES], known[WITNESSES:]
-            for node, answer in together(self._ask, some, self._patience).items():
-                if isinstance(answer, Failed):
-                    reasons.append(answer)
+            for node, reply in query_all(self._query, some, self.watch.patience).items():
+                if isinstance(reply, Failed):
+                    reasons.append(reply)
                 else:
-                    told.append((answer, Asked(node.host, self._settings.kind == "tls")))
+                    told.append((reply, Witness(node.host, self._settings.kind == "tls")))
         return told, reasons
 
-    def _ask(self, node: Node) -> str | Failed:
+    def _query(self, node: Node) -> str | Failed:
         try:
-            with closing(self._dial(node, self._settings.connect)) as wire:
-                answer = wire.ask(packed(b"CLUSTER", b"NODES"), monotonic() + self._patience)
+            with closing(self.watch.dial(node, self._settings.connect)) as connection:
+                reply = connection.ask(packed(b"CLUSTER", b"NODES"), monotonic() + self.watch.patience)
         except Exception as error:  # a credential provider may raise anything
             return refusal(error, node.place)
-        return answer.decode() if isinstance(answer, bytes) else wrong_answer(answer, "a node of a cluster", node)
+        return reply.decode() if isinstance(reply, bytes) else unexpected_reply(reply, "a node of a cluster", node)
+
+    def listened(self) -> Iterable[int]:
+        return ()
+
+    def received(self) -> None:
+        """Nodes announce nothing."""
+
+    def hang_up(self) -> None:
+        """No connection is kept open."""
 
 
-class Asked(NamedTuple):
-    """Who was asked: a node that knows no address of its own is there; and with TLS, names matter."""
+class Witness(NamedTuple):
+    """The node that was queried: it may list itself without an address. `by_name`: nodes go by their names (TLS)."""
 
     host: str
     by_name: bool = False
 
 
-def claims(text: str, asked: Asked) -> list[Claim]:
-    """The primaries, and their slots, that `CLUSTER NODES` lists."""
+def claims(text: str, witness: Witness) -> list[Claim]:
+    """Return the primaries, and their slots, that `CLUSTER NODES` lists."""
     found = []
     for words in map(str.split, text.splitlines()):
-        node = _address(words, asked)
+        node = _address(words, witness)
         ranges = [slots.partition("-") for slots in words[8:] if not slots.startswith("[")]
         if node is not None and ranges and "master" in words[2].split(","):
             found.append(Claim(int(words[6]), node, [(int(first), int(last or first)) for first, _, last in ranges]))
     return found
 
 
-def members(text: str, asked: Asked) -> set[Node]:
-    """All nodes that `CLUSTER NODES` lists, and that have not failed."""
+def members(text: str, witness: Witness) -> set[Node]:
+    """Return all nodes that `CLUSTER NODES` lists, and that have not failed."""
     lines = [line.split() for line in text.splitlines()]
-    nodes = [_address(words, asked) for words in lines if "fail" not in words[2].split(",")]
+    nodes = [_address(words, witness) for words in lines if "fail" not in words[2].split(",")]
     return {node for node in nodes if node is not None}
 
 
-def names(text: str, asked: Asked) -> dict[Node, Node]:
-    """By their addresses, which servers name when they pass a question on, those nodes that are known by name."""
+def names(text: str, witness: Witness) -> dict[Node, Node]:
+    """Return the nodes that are known by name, by their addresses, which redirects name."""
     lines = [line.split() for line in text.splitlines()]
-    nodes = [(_address(words, asked._replace(by_name=False)), _address(words, asked)) for words in lines]
+    nodes = [(_address(words, witness._replace(by_name=False)), _address(words, witness)) for words in lines]
     return {at: node for at, node in nodes if at is not None and node is not None and at != node}
 
 
-def _address(words: Sequence[str], asked: Asked) -> Node | None:
+def _address(words: Sequence[str], witness: Witness) -> Node | None:
     """host:port@bus[,name][,more]: with TLS by name if there is one, because a certificate is checked against it."""
     where, _, rest = words[1].partition("@")
     ip, _, port = where.rpartition(":")
     _, name, *_ = [*rest.split(","), ""]
-    known_as = name if asked.by_name and name and "=" not in name else ip.strip("[]") or asked.host
+    known_as = name if witness.by_name and name and "=" not in name else ip.strip("[]") or witness.host
     return Node(known_as, int(port)) if port.isdecimal() and int(port) else None

@@ -1,16 +1,16 @@
 """Operations into one script call, and its reply into outcomes. Pure: no I/O, no clock.
 
-    ops ─▶ Planner.plan ─▶ Call(keys, args) ─▶ EVALSHA ─▶ bytes ─▶ Planner.read ─▶ Reply(outcomes, stale, ...)
+    ops ─▶ Codec.encode ─▶ ScriptCall(keys, args) ─▶ EVALSHA ─▶ bytes ─▶ Codec.decode ─▶ ScriptReply(outcomes, ...)
 
 A call carries each distinct quota once; an ask names it by number. Numbers travel both ways as packed 64-bit integers
-(the layout stands in `lua/main.lua`): few arguments to make and to parse, and a reply that is read without a parser.
-What depends on a quota alone is prepared once per quota.
+(`lua/main.lua` has the layout): few arguments to make and to parse, and a reply that needs no parser. What depends on a
+quota alone is prepared once per quota.
 
-A call goes to one server. Whoever talks to several groups the operations first, by partition (see `spread`); an
-operation is planned without regard to the others, so any grouping gives the same answers.
+A call goes to one server; operations for several are grouped by partition before (see `scatter`). An operation is
+encoded without regard to the others, so any grouping gives the same outcomes.
 
-An operation on a calendar quota is *stale* if the server's clock is more than a period away from the caller's, which
-chose the boundaries to send. Then it has changed nothing, and may be planned again with the server's `now`.
+An operation on a calendar quota is *stale* if the server's clock is more than a period away from the caller's, by which
+the boundaries were chosen. Then it has changed nothing, and may be encoded again with the server's `now`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.model import (
 )
 from penstock.quota import BUCKETS, CALENDAR, CONCURRENCY, DEFAULT_ALGORITHM, LOGGED, MIN_INTERVAL, Quota
 from penstock.quota.periods import CalendarPeriod
-from penstock.stores.redis.keys import LETTERS, Family, Keys
+from penstock.stores.redis.keys import LETTERS, KeyFamily, Keys
 
 LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 MAX_PREPARED = 4_096
@@ -64,8 +64,8 @@ _LONE = Struct("<2q?7x6q8x")  # both
 _STALE_UNITS = -(2**53)
 
 
-class Call(NamedTuple):
-    """What a server is asked: the script's KEYS and ARGV.
+class ScriptCall(NamedTuple):
+    """The script's KEYS and ARGV.
 
     - `records`: the keys of the records among them, in order.
     - `alike`: whether its reply is nothing but answers, one per operation, none of which can be stale or have a part.
@@ -77,8 +77,8 @@ class Call(NamedTuple):
     alike: bool
 
 
-class Reply(NamedTuple):
-    """What a server said: one outcome per operation, and
+class ScriptReply(NamedTuple):
+    """The reply of a server: one outcome per operation, and
 
     - `stale`: the positions of the operations that were not decided; their outcomes are `Failed`, and charged nothing.
     - `now`: when it was decided, by the server's clock.
@@ -105,12 +105,12 @@ class Part(NamedTuple):
 
 
 class Prepared:
-    """All of a quota that is the same in every call, or at least for a while."""
+    """The part of a call that depends on a quota alone; it stays the same, or at least for a while."""
 
     __slots__ = ("_calendar", "_places", "_row", "answers_alike", "family", "is_plain")
 
     def __init__(self, quota: Quota, keys: Keys) -> None:
-        self.family: Family = keys.family(quota)
+        self.family: KeyFamily = keys.family(quota)
         self._places = quota.algorithm == CONCURRENCY
         self._calendar: CalendarPeriod | None = quota.calendar
         options = quota.count_denied, quota.penalty_us or 0, quota.flat
@@ -120,62 +120,66 @@ class Prepared:
         self._row += _parameters(quota)
 
     def new_mark(self) -> int:
-        """By which a place will be found again; others are found by their instant."""
+        """Return the mark of a place, by which it is found again; other charges are found by their instant."""
         return randbits(RANDOM_BITS) if self._places else 0
 
     def row(self, now: Micros) -> list[int]:
-        """The quota as the script reads it."""
+        """Return the quota as the script reads it."""
         row = self._row
         if self._calendar is not None and not row[-3] <= now < row[-2]:  # a calendar period later
             row = self._row = row[:-4] + _boundaries(self._calendar, now)
         return row
 
 
-class Planner:
-    """Plans and reads calls with the keys of one store. Threads may share it."""
+class Codec:
+    """Encodes and decodes calls with the keys of one store. Threads may share it."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         self._prepared: dict[Quota, Prepared] = {}
-        self.named: dict[tuple[Key, Quota], bytes] = {}  # hashing costs more than all the rest of planning
+        self.named: dict[tuple[Key, Quota], bytes] = {}  # hashing costs more than all the rest of encoding
 
-    def plan(self, ops: Sequence[Part | Op], now: Micros) -> Call:
-        """The call that asks for `ops`; `now` is what the caller takes for the server's time."""
-        batch = _Batch(self, now)
+    def encode(self, ops: Sequence[Part | Op], now: Micros) -> ScriptCall:
+        """Return the call for `ops`; `now` is what the caller takes for the server's time."""
+        encoder = _Encoder(self, now)
         for op in ops:
             if isinstance(op, Acquire):
-                batch.acquire(op)
+                encoder.acquire(op)
             elif isinstance(op, Amend):
-                batch.amend(op)
+                encoder.amend(op)
             elif isinstance(op, Part):
-                batch.once(*op)
+                encoder.once(*op)
             elif isinstance(op, Grant):
-                batch.grant(op)
+                encoder.grant(op)
             else:
-                batch.reset(op)
-        return Call(batch.keys, [_packed(batch.numbers), _packed(batch.rows)], batch.records, batch.alike)
+                encoder.reset(op)
+        return ScriptCall(
+            encoder.keys, [_packed(encoder.numbers), _packed(encoder.rows)], encoder.records, encoder.alike
+        )
 
-    def read(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
-        """What `reply` says of `ops`, for which `call` was planned."""
-        if call.alike:
-            return _read_alike(ops, reply)  # type: ignore[arg-type]  # then all of them are `Acquire`
-        return self._read_all(ops, call, reply)
-
-    def _read_all(self, ops: Sequence[Part | Op], call: Call, reply: bytes) -> Reply:
-        reading = _Reading(reply)
+    def decode(self, ops: Sequence[Part | Op], call: ScriptCall, reply: bytes) -> ScriptReply:
+        """Return what `reply` means for `ops`, for which `call` was encoded."""
+        if call.alike:  # as most are: plain asks; and mostly of a single one
+            if len(ops) == 1:
+                numbers = _LONE.unpack(reply)
+                key, quota, cost, _ = ops[0][0][0]  # type: ignore[str-unpack]
+                now = numbers[0]
+                return new(ScriptReply, ([new(Verdict, (numbers[2:], now, key, quota, cost, ()))], [], now, numbers[1]))
+            return _decode_alike(ops, reply)  # type: ignore[arg-type]  # then all of them are `Acquire`
+        decoder = _Decoder(reply)
         records = iter(call.records)
         outcomes: list[Outcome] = []
         for op in ops:
             if isinstance(op, Acquire | Part):
                 once = op.id is not None
-                outcomes.append(reading.verdict_once(op.asks, next(records)) if once else reading.verdict(op.asks))
+                outcomes.append(decoder.verdict_once(op.asks, next(records)) if once else decoder.verdict(op.asks))
             elif isinstance(op, Grant):
                 asks = (Ask(op.key, op.quota),)
-                outcomes.append(reading.verdict_once(asks, None if op.id is None else next(records)))
+                outcomes.append(decoder.verdict_once(asks, None if op.id is None else next(records)))
             else:
-                outcomes.append(reading.amended(len(op.receipt.charges)) if isinstance(op, Amend) else Amended())
+                outcomes.append(decoder.amended(len(op.receipt.charges)) if isinstance(op, Amend) else Amended())
         stale = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Failed)]
-        return Reply(outcomes, stale, reading.now, reading.corrupt)
+        return ScriptReply(outcomes, stale, decoder.now, decoder.corrupt)
 
     def prepared(self, quota: Quota) -> Prepared:
         found = self._prepared.get(quota)
@@ -186,15 +190,15 @@ class Planner:
         return found
 
     def of_counter(self, key: Key, quota: Quota) -> int:
-        """The partition of a counter, which depends on its key alone."""
+        """Return the partition of a counter, which depends on its key alone."""
         return self.keys.partition(self.named.get((key, quota)) or self.name(key, quota))
 
     def of_record(self, record: str) -> int:
-        """The partition of a record, as receipts name it."""
+        """Return the partition of a record, as receipts name it."""
         return self.keys.partition(record.encode())
 
     def name(self, key: Key, quota: Quota) -> bytes:
-        """The key of a counter, remembered for those who come often."""
+        """Return the key of a counter, and remember it for the next call."""
         name = self.keys.counter(self.keys.subject(key), self.prepared(quota).family)
         if isinstance(key, str) and len(key) <= LONGEST_NAMED:
             if len(self.named) >= MAX_NAMED:
@@ -204,23 +208,23 @@ class Planner:
 
 
 def lifetime(asks: tuple[Ask, ...]) -> Micros:
-    """How long a request with an id is remembered."""
+    """Return how long a request with an id is remembered."""
     return max(LEAST_MEMORY_OF_IDS, *(ask.quota.horizon_us for ask in asks))
 
 
 def is_always_alike(op: Part | Op) -> bool:
-    """Whether `op` is planned the same whenever it is asked: not with an id or a mark, nor by a calendar."""
+    """Return whether `op` is encoded the same each time: not if it has an id, a mark or a calendar."""
     if not isinstance(op, Acquire) or op.id is not None:
         return False
     return all(ask.quota.calendar is None and ask.quota.algorithm != CONCURRENCY for ask in op.asks)
 
 
-class _Batch:
-    """A call in the making."""
+class _Encoder:
+    """A call that is being encoded."""
 
-    def __init__(self, planner: Planner, now: Micros) -> None:
-        self._planner, self._names, self._now = planner, planner.keys, now
-        self._named = planner.named
+    def __init__(self, codec: Codec, now: Micros) -> None:
+        self._codec, self._names, self._now = codec, codec.keys, now
+        self._named = codec.named
         self._numbered: dict[Quota, tuple[int, Prepared]] = {}
         self.alike = True
         self.keys: list[bytes] = []
@@ -234,7 +238,7 @@ class _Batch:
             key, quota, cost, advisory = asks[0]
             number, prepared = self._numbered.get(quota) or self._number(quota)
             if prepared.is_plain:
-                self.keys.append(self._named.get((key, quota)) or self._planner.name(key, quota))
+                self.keys.append(self._named.get((key, quota)) or self._codec.name(key, quota))
                 self.numbers += (_PLAIN, number, cost)
                 if advisory or not prepared.answers_alike:
                     self.alike = False
@@ -288,8 +292,8 @@ class _Batch:
         self._record(first, asks[0].key, request_id, whole)
 
     def _record(self, first: int, key: Key, request_id: bytes, asks: tuple[Ask, ...]) -> None:
-        """Note the key of the record of a request, before those of its counters."""
-        named = [self._named.get(ask[:2]) or self._planner.name(ask.key, ask.quota) for ask in asks]
+        """Add the key of the record of a request, before those of its counters."""
+        named = [self._named.get(ask[:2]) or self._codec.name(ask.key, ask.quota) for ask in asks]
         record = self._names.record(self._names.subject(key), request_id, named)
         self.keys.insert(first, record)
         self.records.append(record.decode())
@@ -300,36 +304,31 @@ class _Batch:
             self.numbers += (number, cost, advisory, prepared.new_mark())
 
     def _counter(self, key: Key, quota: Quota) -> tuple[int, Prepared]:
-        """Note the key of a counter; returns its quota's number in this call."""
+        """Add the key of a counter; return its quota's number in this call."""
         numbered = self._numbered.get(quota) or self._number(quota)
         named = self._named.get((key, quota))
-        self.keys.append(named or self._planner.name(key, quota))
+        self.keys.append(named or self._codec.name(key, quota))
         return numbered
 
     def _number(self, quota: Quota) -> tuple[int, Prepared]:
-        prepared = self._planner.prepared(quota)
+        prepared = self._codec.prepared(quota)
         self.rows += prepared.row(self._now)
         numbered = self._numbered[quota] = len(self._numbered) + 1, prepared
         return numbered
 
 
-def _read_alike(ops: Sequence[Acquire], reply: bytes) -> Reply:
-    """A reply to nothing but plain asks, as most are; and most of those to one."""
-    if len(ops) == 1:
-        numbers = _LONE.unpack(reply)
-        key, quota, cost, _ = ops[0][0][0]
-        now = numbers[0]
-        return new(Reply, ([new(Verdict, (numbers[2:], now, key, quota, cost, ()))], [], now, numbers[1]))
+def _decode_alike(ops: Sequence[Acquire], reply: bytes) -> ScriptReply:
+    """Decode a reply to nothing but plain asks."""
     now, corrupt = _HEAD.unpack_from(reply)
     outcomes: list[Outcome] = [
         new(Verdict, (answer, now, key, quota, cost, ()))
         for answer, (((key, quota, cost, _),), _, _, _) in zip(_ALIKE.iter_unpack(reply[16:]), ops, strict=True)
     ]
-    return new(Reply, (outcomes, [], now, corrupt))
+    return new(ScriptReply, (outcomes, [], now, corrupt))
 
 
-class _Reading:
-    """A reply being read, from its beginning to its end."""
+class _Decoder:
+    """Decodes a reply from its beginning to its end."""
 
     def __init__(self, reply: bytes) -> None:
         self._numbers = _unpacked(reply)
@@ -346,7 +345,7 @@ class _Reading:
         return new(Verdict, (answer, self.now, key, quota, cost, ()))
 
     def verdict_once(self, asks: tuple[Ask, ...], record: str | None) -> Verdict | Failed:
-        """The verdict on a request with an id, or on a grant; if it was admitted before, as then, costs included."""
+        """Return the verdict on a request with an id, or on a grant; a repeat has the instant and the costs of then."""
         decided_at, serial = self._take(2)
         costs_at = self._at + _ANSWER * len(asks)
         costs = self._numbers[costs_at : costs_at + len(asks)]
@@ -367,7 +366,7 @@ class _Reading:
         return Verdict.of(tuple(decisions), record)
 
     def _answer(self) -> Answer | None:
-        """The next answer; None if it is stale."""
+        """Return the next answer; None if it is stale."""
         start = self._at
         self._at = end = start + _ANSWER
         allowed, remaining, retry_after, reset_after, more_after, delay, mark, part = self._numbers[start:end]
@@ -389,7 +388,7 @@ def _stale() -> Failed:
 
 
 def _parameters(quota: Quota) -> list[int]:
-    """What an algorithm needs beside limit and period; for a calendar the boundaries, which are not known yet."""
+    """Return what an algorithm needs beside limit and period; for a calendar the boundaries, which come later."""
     limit, period = quota.limit, quota.period_us
     if quota.algorithm == DEFAULT_ALGORITHM:
         tick = -(-period >> 20)
@@ -400,7 +399,7 @@ def _parameters(quota: Quota) -> list[int]:
 
 
 def _boundaries(calendar: CalendarPeriod, now: Micros) -> list[Micros]:
-    """The boundaries of the period that holds `now`, of the one before and the one after."""
+    """Return the boundaries of the period that holds `now`, of the one before and the one after."""
     start, end = calendar.bounds(now)
     return [calendar.bounds(start - 1)[0], start, end, calendar.bounds(end)[1]]
 

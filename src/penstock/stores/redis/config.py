@@ -69,7 +69,7 @@ class Node(NamedTuple):
         return f"{host}:{self.port}" if self.port else self.host
 
 
-class Settings(NamedTuple):
+class RedisSettings(NamedTuple):
     """Everything that is chosen once.
 
     - `topology`: single, sentinel or cluster.
@@ -118,7 +118,7 @@ OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"
 CONNECTING = ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
 
 
-def read_url(url: str, **options: Any) -> Settings:
+def read_url(url: str, **options: Any) -> RedisSettings:
     """The settings that a URL says; keywords say more, and win."""
     try:
         parts = urlsplit(url)
@@ -168,7 +168,7 @@ def _node(host: str, port: int) -> Node:
     return Node(parts.hostname, parts.port or port)
 
 
-def read_client(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> Settings:
+def read_client(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> RedisSettings:
     """The settings of an existing client: its address, credentials and TLS, but none of its connections."""
     pool = getattr(client, "connection_pool", None)
     if pool is None or type(pool).__name__ not in ("ConnectionPool", "BlockingConnectionPool"):
@@ -189,7 +189,7 @@ def _settings(
     options: dict[str, Any],
     nodes: tuple[Node, ...] = (),
     service: str = "",
-) -> Settings:
+) -> RedisSettings:
     """Checked settings; options that are not ours are redis-py's."""
     ours = {name: options.pop(name) for name in OURS if name in options}
     to_sentinels = {theirs: options.pop(name) for name, theirs in OF_SENTINELS.items() if name in options}
@@ -213,7 +213,9 @@ def _settings(
     namespace = _text("namespace", ours.get("namespace", ""))
     partitions = _partitions(ours.get("partitions", DEFAULT_PARTITIONS))
     keys = Keys(_secret(ours.get("secret")), namespace=namespace, prefix=prefix, partitions=partitions)
-    return Settings(topology, nodes, service, kind, connect, sentinel, deadline, connections, waiting, breaker, keys)
+    return RedisSettings(
+        topology, nodes, service, kind, connect, sentinel, deadline, connections, waiting, breaker, keys
+    )
 
 
 def _text(what: str, text: str) -> str:

@@ -28,7 +28,7 @@ from redis.retry import Retry
 from penstock.clock import monotonic
 from penstock.errors import InvalidOption
 from penstock.model import Failed
-from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.errors import FORBIDDEN, not_sent
 
 BLOCKING: dict[str, Callable[..., AbstractConnection]] = {
@@ -90,7 +90,7 @@ def named(error: BaseException) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
-def check(settings: Settings) -> None:
+def check(settings: RedisSettings) -> None:
     """Raise `InvalidOption` if redis-py does not understand what it would be told."""
     try:
         for connect in (settings.connect, settings.sentinel):
@@ -123,7 +123,7 @@ def packed(*words: bytes) -> bytes:
     return command
 
 
-class Wire:
+class BlockingConnection:
     """One connection: a question at a time. Its socket never blocks; what waits is `poll`, whose time signals do not
     prolong.
     """
@@ -137,9 +137,9 @@ class Wire:
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
 
-    def ask(self, question: bytes, until: float) -> Any:
+    def ask(self, packed_command: bytes, until: float) -> Any:
         """The reply to a question. Raises `TimeoutError` or another `OSError` if there is none."""
-        self.send(question, until)
+        self.send(packed_command, until)
         return self.receive(until)
 
     def receive(self, until: float) -> Any:
@@ -165,9 +165,9 @@ class Wire:
         if hasattr(self, "_socket"):
             self.close()
 
-    def send(self, question: bytes, until: float) -> None:
+    def send(self, packed_command: bytes, until: float) -> None:
         """Without waiting for the reply, which `receive` returns."""
-        left = memoryview(question)
+        left = memoryview(packed_command)
         while left:
             try:
                 left = left[self._socket.send(left) :]

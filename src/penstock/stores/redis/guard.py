@@ -13,7 +13,7 @@ from penstock.engine.breaker import Limits, State
 from penstock.engine.guard import Guard
 from penstock.events import Hook
 from penstock.model import Failed
-from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.errors import not_sent
 
 log = logging.getLogger("penstock.redis")
@@ -46,7 +46,7 @@ class RedisGuard(Guard):
         """The failure returned when the queue is full."""
         return self._full
 
-    def heard(self, began: float, reply: Any) -> None:
+    def replied(self, began: float, reply: Any) -> None:
         """Record the reply to a call begun at `began`. Asks the breaker itself: a call less for every reply."""
         if reply.__class__ is bytes or not _is_troubled(reply):
             self.breaker.succeeded(began, monotonic())
@@ -63,7 +63,7 @@ class RedisGuard(Guard):
 class Guards:
     """The guards of one store."""
 
-    def __init__(self, settings: Settings, hook: Hook) -> None:
+    def __init__(self, settings: RedisSettings, hook: Hook) -> None:
         self._settings, self._hook = settings, hook
         self._guards: dict[Node, RedisGuard] = {}
         self._forced: State | None = None

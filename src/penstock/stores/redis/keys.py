@@ -52,14 +52,14 @@ _TEXT_OF_DIGEST = 22  # base64 without its padding
 _PREFIX = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_PREFIX}}}")
 
 
-class Subject(NamedTuple):
+class KeySubject(NamedTuple):
     """Whose counters: the beginning of all keys of one `Key`, and its digest."""
 
     head: bytes
     digest: bytes
 
 
-class Family(NamedTuple):
+class KeyFamily(NamedTuple):
     """All counters of one identity of quotas: their letter, and the beginning of their hash."""
 
     letter: bytes
@@ -98,7 +98,7 @@ class Keys:
         self._length = len(self._heads[0])
         self._partitions = {head: number for number, head in enumerate(self._heads)}
 
-    def subject(self, key: Key) -> Subject:
+    def subject(self, key: Key) -> KeySubject:
         """What the keys of all counters of `key`, in canonical form, have in common."""
         if isinstance(key, str):
             of_key = self._one.copy()
@@ -107,22 +107,22 @@ class Keys:
             of_key = self._several.copy()
             of_key.update(_spelled(key))
         digest = of_key.digest()
-        return new(Subject, (self._heads[(digest[0] << 8 | digest[1]) % len(self._heads)], digest))
+        return new(KeySubject, (self._heads[(digest[0] << 8 | digest[1]) % len(self._heads)], digest))
 
-    def family(self, quota: Quota) -> Family:
+    def family(self, quota: Quota) -> KeyFamily:
         """What the keys of all counters with the identity of `quota` have in common; made once per quota."""
         algorithm, span, penalised, name = quota.identity
         spans = [span.unit, span.zone, str(span.first)] if isinstance(span, CalendarPeriod) else [str(span)]
         spelled = _spelled([algorithm, str(penalised), name, *spans])
-        return Family(LETTERS[algorithm].encode(), self._derived(b"counter", spelled))
+        return KeyFamily(LETTERS[algorithm].encode(), self._derived(b"counter", spelled))
 
-    def counter(self, subject: Subject, family: Family) -> bytes:
+    def counter(self, subject: KeySubject, family: KeyFamily) -> bytes:
         """The key of a counter."""
         of_counter = family.hash.copy()
         of_counter.update(subject.digest)
         return subject.head + family.letter + b2a_base64(of_counter.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
-    def record(self, subject: Subject, request_id: bytes, counters: Sequence[bytes]) -> bytes:
+    def record(self, subject: KeySubject, request_id: bytes, counters: Sequence[bytes]) -> bytes:
         """The key of the record of a request with an id on `counters`, the first of which is of `subject`."""
         of_record = self._record.copy()
         of_record.update(_lengthy([request_id, *counters]))

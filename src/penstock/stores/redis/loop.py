@@ -1,4 +1,4 @@
-"""The part of an asyncio store that belongs to one event loop: its pipelines, and what goes out in one turn."""
+"""The part of an asyncio store that belongs to one event loop: its pipelines, and what is sent in one turn."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from penstock.clock import Micros
 from penstock.engine.protocols import Done, Gone
 from penstock.model import Op, Outcome
 from penstock.stores.redis.codec import Part
-from penstock.stores.redis.commands import PORTION, Talk
-from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.commands import PORTION, Commands
+from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.errors import not_sent
 from penstock.stores.redis.guard import Guards
-from penstock.stores.redis.pipeline import AsyncLink, Heard
-from penstock.stores.redis.redirects import ASKING, Errand
+from penstock.stores.redis.pipeline import Callback, Pipeline
+from penstock.stores.redis.redirects import ASKING, Attempt
 from penstock.stores.redis.scatter import spread
-from penstock.stores.redis.topology import REPLACED, Topology, nobody
+from penstock.stores.redis.topology import REPLACED, Topology, no_server
 
 AHEAD = 4 * PORTION
-"""How many operations for several partitions are planned before they are sent, which takes a system call per node."""
+"""How many operations for several partitions are encoded before they are sent, which takes a system call per node."""
 
 Caller: TypeAlias = asyncio.Future[list[Outcome]]
 
 
 class Callers(list[tuple[Done, Gone, int, int]]):
-    """The callers whose operations go out together: each with its range of the operations."""
+    """The callers whose operations are sent together: each with its range of the operations."""
 
     __slots__ = ()
 
@@ -55,19 +55,19 @@ class PartitionCall:
     def __init__(self, due: float, done: Done) -> None:
         self.due, self.done = due, done
         self.outcomes: list[Outcome | None] = []
-        self.left = 1  # errands that are under way
+        self.left = 1  # attempts under way
 
 
 class LoopStore:
-    """The pipelines of one event loop, and the operations that callers of `run` added in this turn of it."""
+    """The pipelines of one event loop, and the operations that were added in this turn of it."""
 
-    def __init__(self, settings: Settings, talk: Talk, topology: Topology, guards: Guards) -> None:
+    def __init__(self, settings: RedisSettings, commands: Commands, topology: Topology, guards: Guards) -> None:
         self._loop = asyncio.get_running_loop()
-        self._settings, self._talk, self._topology, self._guards = settings, talk, topology, guards
-        self._links: dict[Node, AsyncLink] = {}
-        self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
+        self._settings, self._commands, self._topology, self._guards = settings, commands, topology, guards
+        self._pipelines: dict[Node, Pipeline] = {}
+        self._nodes: frozenset[Node] = frozenset()  # of the topology when pipelines were last dropped
         self._turn: dict[tuple[float, int], tuple[list[Part | Op], Callers]] = {}  # by deadline and partition
-        self._parked: dict[Errand, tuple[Heard, float, asyncio.TimerHandle]] = {}  # until it is known who decides
+        self._parked: dict[Attempt, tuple[Callback, float, asyncio.TimerHandle]] = {}  # until a server is known
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -99,7 +99,7 @@ class LoopStore:
         task.add_done_callback(self._tasks.discard)
 
     async def _scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None) -> None:
-        rounds = spread(ops, self._talk.partitions)
+        rounds = spread(ops, self._commands.partitions)
         try:
             groups, undoes = next(rounds)
             while undoes or gone is None or not gone():
@@ -119,39 +119,36 @@ class LoopStore:
 
     def _send_turn(self) -> None:
         turn, self._turn = self._turn, {}
-        at = self._talk.now() if self._topology.partitioned else None
-        planned = 0
+        at = self._commands.now() if self._topology.partitioned else None
+        encoded = 0
         for (within, partition), (ops, callers) in turn.items():
             self._send_added(ops, callers, partition, within, at)
-            planned += len(ops)
-            if planned >= AHEAD:
+            encoded += len(ops)
+            if encoded >= AHEAD:
                 self._flush()
-                planned = 0
+                encoded = 0
         self._flush()
 
     def _flush(self) -> None:
-        for link in self._links.values():
-            link.flush()
+        for pipeline in self._pipelines.values():
+            connection = pipeline.connection
+            if connection is not None and connection.unsent:
+                connection.flush()
 
     def _send_added(
         self, ops: list[Part | Op], callers: Callers, partition: int, within: float, at: Micros | None = None
     ) -> None:
-        """Send what callers of `run` added, without those that were cancelled meanwhile."""
+        """Send what was added, without callers that are gone by now."""
         for _, gone, _, _ in callers:
             if gone():
                 ops, callers = _without_cancelled(ops, callers)
                 break
-        if ops and (error := self._send(ops, partition, within, callers, at)) is not None:
-            self._send_each(ops, callers, partition, within, error)
-
-    def _send_each(
-        self, ops: list[Part | Op], callers: Callers, partition: int, within: float, error: Exception
-    ) -> None:
-        """Send the operations of each caller alone, so that only the invalid ones fail."""
+        if not ops or (error := self._send(ops, partition, within, callers, at)) is None:
+            return
         if len(callers) == 1:
             callers(error)
             return
-        for done, gone, first, last in callers:
+        for done, gone, first, last in callers:  # each alone, so that only the invalid ones fail
             self._send_added(ops[first:last], Callers([(done, gone, 0, last - first)]), partition, within)
 
     def _send(
@@ -160,99 +157,99 @@ class LoopStore:
         """Send operations with the next flush; return the error if they cannot be encoded, and then send nothing."""
         call = PartitionCall(self._loop.time() + within, done)
         try:
-            errand = Errand(self._talk, self._topology, partition, ops, call.outcomes, at=at)
+            attempt = Attempt(self._commands, self._topology, partition, ops, call.outcomes, at=at)
         except Exception as error:
             return error
-        self._go(errand, call)
+        self._go(attempt, call)
         return None
 
-    def _go(self, errand: Errand, call: PartitionCall) -> None:
-        heard = partial(self._heard, errand, call)
-        if errand.node is None:
-            self._park(errand, heard, call.due)
+    def _go(self, attempt: Attempt, call: PartitionCall) -> None:
+        callback = partial(self._received, attempt, call)
+        if attempt.node is None:
+            self._park(attempt, callback, call.due)
         else:
-            self._to(errand.node).ask(errand.question.packed, call.due, heard, ASKING if errand.asking else b"")
+            before = ASKING if attempt.asking else b""
+            self._pipeline(attempt.node).send(attempt.command.packed, call.due, callback, before)
 
-    def _heard(self, errand: Errand, call: PartitionCall, reply: Any) -> None:
-        more = errand.hear(reply)
-        call.left += len(more) - 1
-        for another in more:
-            if another.pause:
-                self._loop.call_later(another.pause, self._go_on, another, call)
+    def _received(self, attempt: Attempt, call: PartitionCall, reply: Any) -> None:
+        retries = attempt.receive(reply)
+        call.left += len(retries) - 1
+        for retry in retries:
+            if retry.pause:
+                self._loop.call_later(retry.pause, self._retry, retry, call)
             else:
-                self._go_on(another, call)
+                self._retry(retry, call)
         if not call.left:
             call.done(cast("list[Outcome]", call.outcomes))
 
-    def _go_on(self, errand: Errand, call: PartitionCall) -> None:
-        if self._loop.time() + errand.pause >= call.due:
-            self._heard(errand, call, errand.late())
+    def _retry(self, attempt: Attempt, call: PartitionCall) -> None:
+        if self._loop.time() + attempt.pause >= call.due:
+            self._received(attempt, call, attempt.late())
         else:
-            self._go(errand, call)
+            self._go(attempt, call)
             self._flush()
 
-    # Who decides
+    # Servers
 
-    def _to(self, node: Node) -> AsyncLink:
-        """The link to a server. Those to servers that no longer decide are closed."""
-        if self._nodes is not self._topology.nodes():
-            self._nodes = self._topology.nodes()
-            for gone in set(self._links) - self._nodes:
-                self._links.pop(gone).retire(REPLACED)
+    def _pipeline(self, node: Node) -> Pipeline:
+        """Return the pipeline to a server. Those to servers that no longer decide are closed."""
+        if self._nodes is not self._topology.nodes:
+            self._nodes = self._topology.nodes
+            for gone in set(self._pipelines) - self._nodes:
+                self._pipelines.pop(gone).retire(REPLACED)
             self._guards.keep(self._nodes)
-        link = self._links.get(node)
-        if link is None:
-            link = self._links[node] = AsyncLink(self._settings, self._talk, node, self._guards.of(node))
+        pipeline = self._pipelines.get(node)
+        if pipeline is None:
+            pipeline = self._pipelines[node] = Pipeline(self._settings, self._commands, node, self._guards.of(node))
             if self._closed:
-                link.shut()
-        return link
+                pipeline.shut()
+        return pipeline
 
-    def _park(self, errand: Errand, heard: Heard, due: float) -> None:
-        """Wait until it is known who decides, unless that was tried in vain."""
-        trouble = self._topology.trouble()
-        if trouble is not None or self._closed:
-            heard(trouble or not_sent("the store is closed", self._settings.place, transient=False))
+    def _park(self, attempt: Attempt, callback: Callback, due: float) -> None:
+        """Wait until the server is known, unless it was looked for in vain."""
+        failed = self._topology.trouble()
+        if failed is not None or self._closed:
+            callback(failed or not_sent("the store is closed", self._settings.place, transient=False))
             return
         if not self._parked:
             self._topology.when_looked(self._looked)
-        self._parked[errand] = heard, due, self._loop.call_at(due, self._unpark, errand)
+        self._parked[attempt] = callback, due, self._loop.call_at(due, self._unpark, attempt)
 
     def _looked(self) -> None:
-        """Called by another thread."""
+        """Called by the thread of the topology."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._unpark_all)
 
     def _unpark_all(self) -> None:
-        for errand in list(self._parked):
-            self._unpark(errand)
+        for attempt in list(self._parked):
+            self._unpark(attempt)
 
-    def _unpark(self, errand: Errand) -> None:
-        heard, due, timer = self._parked.pop(errand)
+    def _unpark(self, attempt: Attempt) -> None:
+        callback, due, timer = self._parked.pop(attempt)
         timer.cancel()
-        errand.look_up()
-        if errand.node is None:
-            heard(nobody(self._topology, self._settings))
+        attempt.look_up()
+        if attempt.node is None:
+            callback(no_server(self._topology, self._settings))
         else:
-            link = self._to(errand.node)
-            link.ask(errand.question.packed, due, heard)
-            link.flush()
+            self._pipeline(attempt.node).send(attempt.command.packed, due, callback)
+            self._flush()
 
     # Ending
 
     def shut(self) -> None:
-        """Tell all who wait, and give up the connections."""
+        """Fail all calls that wait, and give up the connections."""
         self._closed = True
         self._unpark_all()
-        for link in list(self._links.values()):  # whoever is told may ask elsewhere, by a new link
-            link.shut()
+        for pipeline in list(self._pipelines.values()):  # a callback may call another server, by a new pipeline
+            pipeline.shut()
 
     async def close(self) -> None:
-        """The same, and wait until nothing is left of it."""
+        """Shut, and wait until all connections and tasks are gone."""
         self._closed = True
         self._unpark_all()
-        for link in list(self._links.values()):  # whoever asks meanwhile is told by a new link
-            await link.close()
-        if self._tasks:  # all have been told
+        for pipeline in list(self._pipelines.values()):  # new ones are shut from the start
+            await pipeline.close()
+        if self._tasks:  # all calls have failed
             await asyncio.wait(self._tasks)
 
 

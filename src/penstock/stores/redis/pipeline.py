@@ -1,12 +1,12 @@
-"""The asyncio link: moves bytes to a server and back, for all tasks of one event loop, over one connection.
+"""The connection of an asyncio store to a server, shared by all tasks of one event loop.
 
-Questions are sent without waiting for the answers to earlier ones; answers come in the same order. A question whose
-caller has given up is remembered until its answer has come, which is dropped: nobody receives another's answer. Answers
-that are overdue by a second, beyond their deadline, end the connection.
+Commands are sent without waiting for the replies to earlier ones; replies come in the same order. A command that timed
+out is remembered until its reply has come, which is dropped, so no reply reaches the wrong caller. A reply that is a
+second late, beyond its deadline, ends the connection.
 
-Callers never connect. A task, the connector, does so in the background; a caller waits for it as long as its deadline
-allows. While the server cannot be reached callers are told so at once, and the connector tries again, less and less
-often, as long as anybody asks.
+Callers never connect. A task, the connector, does so in the background; calls wait for it as long as their deadlines
+allow. While the server cannot be reached, calls fail at once, and the connector retries, less and less often, as long
+as calls keep coming.
 """
 
 from __future__ import annotations
@@ -15,102 +15,119 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import hiredis
 
 from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.commands import LOADS, Talk, is_stranded, is_unknown
-from penstock.stores.redis.config import Node, Settings
+from penstock.stores.redis.commands import LOADS, Commands, is_demoted, is_unknown_script
+from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.connection import dial_async, named, refusal
 from penstock.stores.redis.errors import not_sent, unanswered
 from penstock.stores.redis.guard import RedisGuard
-from penstock.stores.redis.pool import FIRST_PAUSE, LONGEST_PAUSE, NoAnswer
+from penstock.stores.redis.pool import FIRST_PAUSE, LONGEST_PAUSE, NoReply
 
 OVERDUE = 1.0
-"""Seconds after its deadline at which an answer is no longer waited for, and the connection given up."""
+"""Seconds after its deadline at which a reply is given up, and the connection with it."""
 
 CANCELLING = 0.05
 """Seconds after which a connector that was cancelled, and goes on, is cancelled again."""
 
-Heard = Callable[[Any], None]
+Callback: TypeAlias = Callable[[Any], None]
+"""Called once with the reply to a command, or with `Failed`."""
 
 
-class Sent:
-    """A question on its way: whom to tell its answer, until when, and the timer that tells otherwise."""
+class PendingCommand:
+    """A command under way: its callback, its deadline, and the timer that enforces it."""
 
-    __slots__ = ("before", "began", "due", "heard", "loads", "packed", "timer")
+    __slots__ = ("before", "began", "callback", "due", "loads", "packed", "timer")
 
     def __init__(
-        self, packed: bytes, heard: Heard | None, due: float = 0.0, before: bytes = b"", began: float = 0.0
+        self, packed: bytes, callback: Callback | None, due: float = 0.0, before: bytes = b"", began: float = 0.0
     ) -> None:
-        self.packed, self.heard, self.due, self.before, self.began = packed, heard, due, before, began
+        self.packed, self.callback, self.due, self.before, self.began = packed, callback, due, before, began
         self.timer: asyncio.TimerHandle | None = None
         self.loads = 0  # how often the script was loaded for it
 
-    def tell(self, answer: Any) -> None:
-        """Tell whoever asked, unless that was done before."""
-        heard, self.heard = self.heard, None
+    def finish(self, reply: Any) -> None:
+        """Call the callback, unless that was done before."""
+        callback, self.callback = self.callback, None
         if self.timer is not None:
             self.timer.cancel()
-        if heard is not None:
-            heard(answer)
+        if callback is not None:
+            callback(reply)
 
 
-class Wire(asyncio.Protocol):
-    """One connection, pipelined."""
+class PipelinedConnection(asyncio.Protocol):
+    """One connection, on which commands do not wait for earlier replies."""
 
     def __init__(
-        self, writer: asyncio.StreamWriter, talk: Talk, guard: RedisGuard, lost: Callable[[Wire], None]
+        self,
+        writer: asyncio.StreamWriter,
+        commands: Commands,
+        guard: RedisGuard,
+        lost: Callable[[PipelinedConnection], None],
     ) -> None:
-        self._writer, self._talk, self._lost = writer, talk, lost  # a writer that is forgotten closes its transport
-        self._guard = guard
+        self._writer = writer  # kept: a writer that is forgotten closes its transport
+        self._commands, self._guard, self._lost = commands, guard, lost
         self._transport = writer.transport
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
-        self.outstanding: deque[Sent] = deque()
-        self._unsent: list[bytes] = []
+        self.outstanding: deque[PendingCommand] = deque()
+        self.unsent: list[bytes] = []
         self._retired = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def send(self, sent: Sent) -> None:
-        """With all others up to the next `flush`."""
-        if sent.before:
-            self.send(Sent(sent.before, None))
-        self.outstanding.append(sent)
-        self._unsent.append(sent.packed)
+    def send(self, command: PendingCommand) -> None:
+        """Send a command with the next `flush`."""
+        if command.before:
+            self.send(PendingCommand(command.before, None))
+        self.outstanding.append(command)
+        self.unsent.append(command.packed)
 
     def flush(self) -> None:
-        if self._unsent:
-            self._transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
-            self._unsent.clear()
+        if self.unsent:
+            self._transport.write(self.unsent[0] if len(self.unsent) == 1 else b"".join(self.unsent))
+            self.unsent.clear()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                self._answered(self.outstanding.popleft(), reply)
-        except (hiredis.ProtocolError, IndexError):  # nonsense, or an answer that nobody asked for: whose are the rest?
+                command = self.outstanding.popleft()
+                if reply.__class__ is not bytes:
+                    self._receive(command, reply)
+                    continue
+                if command.began:  # as nearly always; what follows is `_receive`, without its calls
+                    self._guard.replied(command.began, reply)
+                callback = command.callback
+                command.callback = None
+                if command.timer is not None:
+                    command.timer.cancel()
+                if callback is not None:
+                    callback(reply)
+        except (hiredis.ProtocolError, IndexError):  # unparsable, or a reply too many: the rest belongs to no command
             self.abort()
-        self.flush()
+        if self.unsent:
+            self.flush()
         if self._retired and not self.outstanding:
             self._transport.close()
 
-    def _answered(self, sent: Sent, reply: Any) -> None:
-        if is_unknown(reply) and sent.heard is not None and sent.loads < LOADS:
-            sent.loads += 1
-            self.send(Sent(self._talk.load, None))
-            self.send(sent)
-        else:
-            if sent.began:
-                self._guard.heard(sent.began, reply)
-            sent.tell(reply)
-            if is_stranded(reply):
-                self.retire()
+    def _receive(self, command: PendingCommand, reply: Any) -> None:
+        if is_unknown_script(reply) and command.callback is not None and command.loads < LOADS:
+            command.loads += 1
+            self.send(PendingCommand(self._commands.load, None))
+            self.send(command)
+            return
+        if command.began:
+            self._guard.replied(command.began, reply)
+        command.finish(reply)
+        if is_demoted(reply):
+            self.retire()
 
     def retire(self) -> None:
-        """Ask this server nothing more; what is outstanding may still be answered."""
+        """Send this server no more commands; replies to earlier ones are still received."""
         self._lost(self)
         self._retired = True
         self.flush()
@@ -126,176 +143,169 @@ class Wire(asyncio.Protocol):
         why = "closed by the server" if error is None else named(error)
         outstanding, self.outstanding = self.outstanding, deque()
         failed = unanswered(f"the connection broke ({why})", self._guard.place)
-        for sent in outstanding:
-            if sent.began:
-                self._guard.unanswered(sent.began, failed)
-            sent.tell(failed)
+        for command in outstanding:
+            if command.began:
+                self._guard.unanswered(command.began, failed)
+            command.finish(failed)
 
     def abort(self) -> None:
-        """Give it up; what is asked from now on goes elsewhere."""
+        """Give the connection up; later commands go elsewhere."""
         self._lost(self)
         self._transport.abort()
 
 
-class AsyncLink:
-    """The way of one event loop to one server."""
+class Pipeline:
+    """The commands of one event loop to one server."""
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: RedisGuard) -> None:
-        self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+    def __init__(self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard) -> None:
+        self._settings, self._commands, self._node, self.place = settings, commands, node, node.place
         self._guard = guard
         self._loop = asyncio.get_running_loop()
-        self._wire: Wire | None = None
+        self.connection: PipelinedConnection | None = None
         self._connector: asyncio.Task[None] | None = None
-        self._waiting: dict[Sent, None] = {}  # questions for which there is no connection yet, in order
-        self._unreachable: Failed | None = None  # as long as somebody goes on trying
-        self._asked = False  # whether anybody asked since the last attempt to connect
-        self._closed: Failed | None = None  # why nobody is to be asked here any more
+        self._waiting: dict[PendingCommand, None] = {}  # commands for which there is no connection yet, in order
+        self._unreachable: Failed | None = None  # as long as the connector retries
+        self._wanted = False  # whether there was a call since the last attempt to connect
+        self._closed: Failed | None = None  # why no more commands are sent here
         self._end: AsyncIterator[None] | None = None
 
-    def ask(self, question: bytes, due: float, heard: Heard, before: bytes = b"") -> None:
-        """Send a question, together with all others up to the next `flush`; `heard` is called with its answer: a reply,
-        or `Failed`. What has to be said `before` is answered to nobody.
-        """
-        guard, began = self._guard, monotonic()
-        wire = self._wire
-        if guard.shut and (why_not := guard.admit(began)) is not None:
-            heard(why_not)
-            return
-        due = min(due, self._loop.time() + guard.probing) if guard.shut else due
-        sent = Sent(question, heard, due, before, began)
-        if wire is not None and len(wire.outstanding) < guard.waiting:
-            self._send(wire, sent)
-        elif self._closed is not None:
-            sent.tell(self._closed)
-        elif wire is not None or len(self._waiting) >= guard.waiting:
-            sent.tell(guard.full())
-        else:
-            self._asked = True
-            if self._unreachable is not None:
-                guard.unanswered(began, self._unreachable)
-                sent.tell(self._unreachable)
+    def send(self, packed: bytes, due: float, callback: Callback, before: bytes = b"") -> None:
+        """Send a command with the next `flush`, and `before` it another one, whose reply is dropped."""
+        guard, began, connection = self._guard, monotonic(), self.connection
+        if guard.shut:
+            if (failed := guard.admit(began)) is not None:
+                callback(failed)
                 return
-            self._waiting[sent] = None
-            sent.timer = self._loop.call_at(sent.due, self._not_ready, sent)
+            due = min(due, self._loop.time() + guard.probing)
+        command = PendingCommand(packed, callback, due, before, began)
+        if connection is not None and len(connection.outstanding) < guard.waiting:
+            command.timer = self._loop.call_at(due, self._time_out, connection, command)
+            connection.send(command)
+        elif self._closed is not None:
+            command.finish(self._closed)
+        elif connection is not None or len(self._waiting) >= guard.waiting:
+            command.finish(guard.full())
+        elif self._unreachable is not None:
+            self._wanted = True
+            guard.unanswered(began, self._unreachable)
+            command.finish(self._unreachable)
+        else:
+            self._wanted = True
+            self._waiting[command] = None
+            command.timer = self._loop.call_at(due, self._not_ready, command)
             if self._connector is None:
                 self._connector = self._loop.create_task(self._keep_connecting())
 
-    def flush(self) -> None:
-        if self._wire is not None:
-            self._wire.flush()
-
     def shut(self) -> None:
-        """Tell all who wait, and give up the connection."""
-        if self._wire is not None:
-            self._wire.abort()
+        """Fail all calls that wait, and give up the connection."""
+        if self.connection is not None:
+            self.connection.abort()
         self._end_with(not_sent("the store is closed", self.place, transient=False))
 
     def retire(self, why: str) -> None:
-        """The same, but what is outstanding may still be answered."""
-        if self._wire is not None:
-            self._wire.retire()
+        """Fail all calls that wait for a connection; replies to commands that were sent are still received."""
+        if self.connection is not None:
+            self.connection.retire()
         self._end_with(not_sent(why, self.place))
 
     def _end_with(self, why: Failed) -> None:
         self._closed = why
         if self._connector is not None:
             self._connector.cancel()
-        self._tell_all(why)
+        self._fail_waiting(why)
 
     async def close(self) -> None:
-        """The same, and wait until nothing is left of it."""
-        connector, wire = self._connector, self._wire
+        """Shut, and wait until connector and connection are gone."""
+        connector, connection = self._connector, self.connection
         self.shut()
         while connector is not None and not connector.done():
             # Again and again: redis-py sends by way of `wait_for`, which in Python 3.11 can swallow a cancellation.
             connector.cancel()
             await asyncio.wait([connector], timeout=CANCELLING)
-        if wire is not None:
-            await wire.gone
+        if connection is not None:
+            await connection.gone
 
-    def _send(self, wire: Wire, sent: Sent) -> None:
-        if sent.timer is not None:
-            sent.timer.cancel()
-        sent.timer = self._loop.call_at(sent.due, self._overdue, wire, sent)
-        wire.send(sent)
-
-    def _overdue(self, wire: Wire, sent: Sent) -> None:
-        """Tell the caller; the answer may still come, and is then dropped. If it does not, the connection is dead."""
-        heard, sent.heard = sent.heard, None
-        began, sent.began = sent.began, 0.0  # the guard is told now, and not again
-        sent.timer = self._loop.call_later(OVERDUE, wire.abort)
+    def _time_out(self, connection: PipelinedConnection, command: PendingCommand) -> None:
+        """Fail the call. Its reply may still come, and is then dropped; if it does not, the connection is dead."""
+        callback, command.callback = command.callback, None
+        began, command.began = command.began, 0.0  # the guard is told now, and not again
+        command.timer = self._loop.call_later(OVERDUE, connection.abort)
         failed = unanswered("no answer within the deadline", self.place)
         self._guard.unanswered(began, failed)
-        if heard is not None:
-            heard(failed)
+        if callback is not None:
+            callback(failed)
 
-    def _not_ready(self, sent: Sent) -> None:
-        del self._waiting[sent]
+    def _not_ready(self, command: PendingCommand) -> None:
+        del self._waiting[command]
         failed = not_sent("no connection was ready in time", self.place)
-        self._guard.unanswered(sent.began, failed)
-        sent.tell(failed)
+        self._guard.unanswered(command.began, failed)
+        command.finish(failed)
 
-    def _tell_all(self, why: Failed) -> None:
+    def _fail_waiting(self, why: Failed) -> None:
         waiting, self._waiting = self._waiting, {}
-        for sent in waiting:
-            sent.tell(why)
+        for command in waiting:
+            command.finish(why)
 
     # The connector
 
     async def _keep_connecting(self) -> None:
-        """Connect, and try again as long as somebody asks meanwhile."""
+        """Connect, and retry as long as there are calls meanwhile."""
         pause = FIRST_PAUSE
         try:
-            while self._asked and self._wire is None and self._closed is None:
-                self._asked = False
+            while self._wanted and self.connection is None and self._closed is None:
+                self._wanted = False
                 try:
                     await self._dial()
                 except Exception as error:  # a caller's own credential provider may raise anything
-                    self._unreachable = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
-                    for sent in self._waiting:
-                        self._guard.unanswered(sent.began, self._unreachable)
-                    self._tell_all(self._unreachable)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
+                    self._unreachable = error.failed if isinstance(error, NoReply) else refusal(error, self.place)
+                    for command in self._waiting:
+                        self._guard.unanswered(command.began, self._unreachable)
+                    self._fail_waiting(self._unreachable)
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the retries of a fleet
                     pause = min(pause * 2, LONGEST_PAUSE)
         finally:
-            self._connector = self._unreachable = None  # whoever asks next waits for what a new attempt brings
+            self._connector = self._unreachable = None  # the next call waits for a new attempt
 
     async def _dial(self) -> None:
         writer = await dial_async(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
-        wire = Wire(writer, self._talk, self._guard, self._lost)
+        connection = PipelinedConnection(writer, self._commands, self._guard, self._lost)
         if self._closed is not None:  # meanwhile, and the cancellation was swallowed
-            wire.abort()
+            connection.abort()
             return
         try:
-            why = self._talk.welcomed(self._node, await self._ask_all(wire, self._talk.greetings(self._node)))
-            if why is not None:
-                raise NoAnswer(why)
+            replies = await self._call_all(connection, self._commands.greetings(self._node))
+            failed = self._commands.welcomed(self._node, replies)
+            if failed is not None:
+                raise NoReply(failed)
         except BaseException:
-            wire.abort()
+            connection.abort()
             raise
-        self._wire, self._unreachable = wire, None
-        self._end = self._at_the_end_of_the_loop(wire)
+        self.connection, self._unreachable = connection, None
+        self._end = self._at_the_end_of_the_loop(connection)
         await anext(self._end)
         waiting, self._waiting = self._waiting, {}
-        for sent in waiting:
-            self._send(wire, sent)
-        wire.flush()
+        for command in waiting:
+            if command.timer is not None:
+                command.timer.cancel()
+            command.timer = self._loop.call_at(command.due, self._time_out, connection, command)
+            connection.send(command)
+        connection.flush()
 
-    async def _at_the_end_of_the_loop(self, wire: Wire) -> AsyncIterator[None]:
-        """`asyncio.run` ends generators before it closes a loop: then the connection of a forgotten store goes."""
+    async def _at_the_end_of_the_loop(self, connection: PipelinedConnection) -> AsyncIterator[None]:
+        """`asyncio.run` ends generators before it closes a loop, and with them the connection of a forgotten store."""
         try:
             yield
         finally:
-            wire.abort()
+            connection.abort()
 
-    async def _ask_all(self, wire: Wire, questions: Sequence[bytes]) -> list[Any]:
-        answers: asyncio.Queue[Any] = asyncio.Queue()
-        for question in questions:
-            wire.send(Sent(question, answers.put_nowait))
-        wire.flush()
+    async def _call_all(self, connection: PipelinedConnection, commands: Sequence[bytes]) -> list[Any]:
+        replies: asyncio.Queue[Any] = asyncio.Queue()
+        for packed in commands:
+            connection.send(PendingCommand(packed, replies.put_nowait))
+        connection.flush()
         async with asyncio.timeout(self._settings.connecting):
-            return [await answers.get() for _ in questions]
+            return [await replies.get() for _ in commands]
 
-    def _lost(self, wire: Wire) -> None:
-        if self._wire is wire:
-            self._wire = None
+    def _lost(self, connection: PipelinedConnection) -> None:
+        if self.connection is connection:
+            self.connection = None

@@ -25,9 +25,9 @@ import hiredis
 from penstock.clock import monotonic
 from penstock.engine.lifetime import Token, nobody
 from penstock.model import Failed
-from penstock.stores.redis.commands import LOADS, Talk, is_stranded, is_unknown
-from penstock.stores.redis.config import Node, Settings
-from penstock.stores.redis.connection import Wire, named, refusal
+from penstock.stores.redis.commands import LOADS, Commands, is_demoted, is_unknown_script
+from penstock.stores.redis.config import Node, RedisSettings
+from penstock.stores.redis.connection import BlockingConnection, named, refusal
 from penstock.stores.redis.errors import not_sent, unanswered
 from penstock.stores.redis.guard import RedisGuard
 
@@ -37,7 +37,7 @@ LOOK_AGAIN = 0.5
 """Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
 
 
-class NoAnswer(Exception):
+class NoReply(Exception):
     """Why there is no reply; `failed` is what that means for the operations."""
 
     def __init__(self, failed: Failed) -> None:
@@ -45,41 +45,43 @@ class NoAnswer(Exception):
         super().__init__(str(failed.error))
 
 
-class Exchange:
+class PendingReplies:
     """Questions that have been sent over one connection."""
 
-    __slots__ = ("_began", "_link", "_questions", "_until", "_wire")
+    __slots__ = ("_began", "_connection", "_packed", "_pool", "_until")
 
-    def __init__(self, link: Link, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> None:
-        self._link, self._wire, self._questions, self._began, self._until = link, wire, questions, began, until
+    def __init__(
+        self, pool: ConnectionPool, connection: BlockingConnection, packed: Sequence[bytes], began: float, until: float
+    ) -> None:
+        self._pool, self._connection, self._packed, self._began, self._until = pool, connection, packed, began, until
 
     def finish(self) -> list[Any]:
-        """The replies. Raises `NoAnswer`."""
-        link, wire, until = self._link, self._wire, self._until
+        """The replies. Raises `NoReply`."""
+        pool, connection, until = self._pool, self._connection, self._until
         try:
-            replies = [wire.receive(until) for _ in self._questions]
+            replies = [connection.receive(until) for _ in self._packed]
             for number, reply in enumerate(replies):
-                if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
-                    replies[number] = link._load_and_ask(wire, self._questions[number], until)
+                if isinstance(reply, hiredis.ReplyError) and is_unknown_script(reply):
+                    replies[number] = pool._load_and_call(connection, self._packed[number], until)
         except BaseException as error:
-            raise link._broken(wire, error, self._began) from None
-        if any(map(is_stranded, replies)):
-            link._drop(wire)
+            raise pool._broken(connection, error, self._began) from None
+        if any(map(is_demoted, replies)):
+            pool._drop(connection)
         else:
-            link._give_back(wire)
-        link.guard.heard(self._began, replies[-1])
+            pool._give_back(connection)
+        pool.guard.replied(self._began, replies[-1])
         return replies
 
 
-class Link:
+class ConnectionPool:
     """Connections to one server, `node`, shared by threads.
 
     An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
     references: a connection, a turn, the connector's token are gone with whoever held them.
     """
 
-    def __init__(self, settings: Settings, talk: Talk, node: Node, guard: RedisGuard) -> None:
-        self._settings, self._talk, self._node, self.place = settings, talk, node, node.place
+    def __init__(self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard) -> None:
+        self._settings, self._commands, self._node, self.place = settings, commands, node, node.place
         self.guard = guard
         self._closed: Failed | None = None  # why nobody is to be asked here any more
         self._begin()
@@ -89,94 +91,98 @@ class Link:
         """Everything that must be made anew in a forked child."""
         self._lock = Lock()
         self._ended = Event()
-        self._wires: WeakSet[Wire] = WeakSet()  # those that are ready or in use; one lost by an interrupt is not
-        self._ready: list[Wire] = []
+        self._connections: WeakSet[BlockingConnection] = (
+            WeakSet()
+        )  # those that are ready or in use; one lost by an interrupt is not
+        self._ready: list[BlockingConnection] = []
         self._turns: list[ref[Lock]] = []  # of callers who wait: released when it is worth looking again
         self._connector: Callable[[], Token | None] = nobody
         self._asked = False  # whether anybody asked since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
 
-    def call(self, question: bytes, until: float) -> Any:
-        """The reply to one question. Raises `NoAnswer`."""
+    def call(self, command: bytes, until: float) -> Any:
+        """The reply to one question. Raises `NoReply`."""
         guard, began = self.guard, monotonic()
         if guard.shut or began >= until:
             until = self._admitted(began, until)
-        wire = self._take(began, until)
+        connection = self._take(began, until)
         try:
-            reply = wire.ask(question, until)
-            if isinstance(reply, hiredis.ReplyError) and is_unknown(reply):
-                reply = self._load_and_ask(wire, question, until)
+            reply = connection.ask(command, until)
+            if isinstance(reply, hiredis.ReplyError) and is_unknown_script(reply):
+                reply = self._load_and_call(connection, command, until)
         except BaseException as error:
-            raise self._broken(wire, error, began) from None
-        if isinstance(reply, hiredis.ReplyError) and is_stranded(reply):
-            self._drop(wire)
+            raise self._broken(connection, error, began) from None
+        if isinstance(reply, hiredis.ReplyError) and is_demoted(reply):
+            self._drop(connection)
         else:
-            self._give_back(wire)
-        guard.heard(began, reply)
+            self._give_back(connection)
+        guard.replied(began, reply)
         return reply
 
-    def start(self, questions: Sequence[bytes], until: float) -> Exchange:
-        """Send questions; `finish` waits for the replies. Raises `NoAnswer`."""
+    def start(self, packed: Sequence[bytes], until: float) -> PendingReplies:
+        """Send questions; `finish` waits for the replies. Raises `NoReply`."""
         began = monotonic()
         until = self._admitted(began, until)
-        return self._send(self._take(began, until), questions, began, until)
+        return self._send(self._take(began, until), packed, began, until)
 
-    def start_at_once(self, questions: Sequence[bytes], until: float) -> Exchange | None:
-        """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoAnswer`."""
+    def start_at_once(self, packed: Sequence[bytes], until: float) -> PendingReplies | None:
+        """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoReply`."""
         began = monotonic()
         with self._lock:
-            wire = self._take_ready()
-        if wire is None:
+            connection = self._take_ready()
+        if connection is None:
             self._connect()
             return None
         try:
             until = self._admitted(began, until)
-        except NoAnswer:
-            self._give_back(wire)
+        except NoReply:
+            self._give_back(connection)
             raise
-        return self._send(wire, questions, began, until)
+        return self._send(connection, packed, began, until)
 
     def _admitted(self, began: float, until: float) -> float:
-        """Until when an answer is waited for, if the server is to be asked. Raises `NoAnswer` otherwise."""
+        """Until when an answer is waited for, if the server is to be asked. Raises `NoReply` otherwise."""
         if began >= until:
-            raise NoAnswer(not_sent("no time was left to ask", self.place))
+            raise NoReply(not_sent("no time was left to ask", self.place))
         if not self.guard.shut:
             return until
         why_not = self.guard.admit(began)
         if why_not is not None:
-            raise NoAnswer(why_not)
+            raise NoReply(why_not)
         return min(until, began + self.guard.probing)
 
     def is_connected(self) -> bool:
         """Whether there are connections, be they in use."""
-        return bool(self._wires)
+        return bool(self._connections)
 
-    def _send(self, wire: Wire, questions: Sequence[bytes], began: float, until: float) -> Exchange:
+    def _send(
+        self, connection: BlockingConnection, packed: Sequence[bytes], began: float, until: float
+    ) -> PendingReplies:
         try:
-            wire.send(questions[0] if len(questions) == 1 else b"".join(questions), until)
+            connection.send(packed[0] if len(packed) == 1 else b"".join(packed), until)
         except BaseException as error:
-            raise self._broken(wire, error, began) from None
-        return Exchange(self, wire, questions, began, until)
+            raise self._broken(connection, error, began) from None
+        return PendingReplies(self, connection, packed, began, until)
 
-    def _broken(self, wire: Wire, error: BaseException, began: float) -> BaseException:
+    def _broken(self, connection: BlockingConnection, error: BaseException, began: float) -> BaseException:
         """What to raise after something happened to a connection: whatever that was, answers may be outstanding."""
-        self._drop(wire)
+        self._drop(connection)
         if isinstance(error, TimeoutError):
             return self._unanswered(began, unanswered("no answer within the deadline", self.place))
         if isinstance(error, OSError | hiredis.ProtocolError):
             return self._unanswered(began, unanswered(f"the connection broke ({named(error)})", self.place))
         return error
 
-    def _unanswered(self, began: float, failed: Failed) -> NoAnswer:
+    def _unanswered(self, began: float, failed: Failed) -> NoReply:
         self.guard.unanswered(began, failed)
-        return NoAnswer(failed)
+        return NoReply(failed)
 
-    def _load_and_ask(self, wire: Wire, question: bytes, until: float) -> Any:
+    def _load_and_call(self, connection: BlockingConnection, command: bytes, until: float) -> Any:
         """The reply to a question after the script has been loaded; again, if it was forgotten in between."""
         reply, loads = None, 0
-        while loads < LOADS and (reply is None or is_unknown(reply)):
-            loaded = wire.ask(self._talk.load, until)
-            reply = loaded if isinstance(loaded, hiredis.ReplyError) else wire.ask(question, until)
+        while loads < LOADS and (reply is None or is_unknown_script(reply)):
+            loaded = connection.ask(self._commands.load, until)
+            reply = loaded if isinstance(loaded, hiredis.ReplyError) else connection.ask(command, until)
             loads += 1
         return reply
 
@@ -186,10 +192,10 @@ class Link:
             self._ended.set()
             ready, self._ready = self._ready, []
             self._wake_all()
-        for wire in ready:
-            wire.close()
+        for connection in ready:
+            connection.close()
 
-    def _take(self, began: float, until: float) -> Wire:
+    def _take(self, began: float, until: float) -> BlockingConnection:
         """A connection that is ready; the last one given back, so that surplus ones stay idle.
 
         Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
@@ -198,33 +204,33 @@ class Link:
         try:
             while True:
                 with self._lock:
-                    wire = self._take_ready()
-                    if wire is not None:
-                        return wire
+                    connection = self._take_ready()
+                    if connection is not None:
+                        return connection
                     if len(self._turns) >= self.guard.waiting:
                         break
                     turn = Lock()
                     turn.acquire()
                     self._turns.append(ref(turn))
                 self._await(turn, until)
-        except NoAnswer as no_answer:
+        except NoReply as no_answer:
             if no_answer.failed is not self._closed:
                 self.guard.unanswered(began, no_answer.failed)
             raise
-        raise NoAnswer(self.guard.full())
+        raise NoReply(self.guard.full())
 
-    def _take_ready(self) -> Wire | None:
-        """A connection if one is ready. Raises `NoAnswer` if none will be. The lock is held."""
+    def _take_ready(self) -> BlockingConnection | None:
+        """A connection if one is ready. Raises `NoReply` if none will be. The lock is held."""
         if self._closed is not None:
-            raise NoAnswer(self._closed)
+            raise NoReply(self._closed)
         while self._ready:
-            wire = self._ready.pop()
-            if wire.is_quiet():
-                return wire
-            self._forget(wire)
-        if self._unreachable is not None and not self._wires:
+            connection = self._ready.pop()
+            if connection.is_quiet():
+                return connection
+            self._forget(connection)
+        if self._unreachable is not None and not self._connections:
             self._asked = True
-            raise NoAnswer(self._unreachable)
+            raise NoReply(self._unreachable)
         return None
 
     def _await(self, turn: Lock, until: float) -> None:
@@ -236,7 +242,7 @@ class Link:
                 return
             with self._lock:
                 if ref(turn) in self._turns and not self._ready:
-                    raise NoAnswer(self._unreachable or not_sent("no connection was ready in time", self.place))
+                    raise NoReply(self._unreachable or not_sent("no connection was ready in time", self.place))
         finally:
             with self._lock:
                 if ref(turn) in self._turns:
@@ -244,24 +250,24 @@ class Link:
                 elif self._ready:  # whoever was woken may not be able to take it any more
                     self._wake_one()
 
-    def _give_back(self, wire: Wire) -> None:
+    def _give_back(self, connection: BlockingConnection) -> None:
         with self._lock:
             if self._closed is None:
-                self._ready.append(wire)
+                self._ready.append(connection)
                 self._wake_one()
                 return
-        wire.close()
+        connection.close()
 
-    def _drop(self, wire: Wire) -> None:
+    def _drop(self, connection: BlockingConnection) -> None:
         with self._lock:
-            self._forget(wire)
+            self._forget(connection)
             awaited = bool(self._turns)
         if awaited:
             self._connect()
 
-    def _forget(self, wire: Wire) -> None:
-        self._wires.discard(wire)
-        wire.close()
+    def _forget(self, connection: BlockingConnection) -> None:
+        self._connections.discard(connection)
+        connection.close()
 
     # The connector
 
@@ -269,7 +275,7 @@ class Link:
         """See to it that somebody connects, unless somebody does or there are enough connections."""
         with self._lock:
             self._asked = True
-            if self._connector() is not None or len(self._wires) >= self._settings.connections:
+            if self._connector() is not None or len(self._connections) >= self._settings.connections:
                 return
             token = Token()
             self._connector = ref(token)
@@ -282,7 +288,7 @@ class Link:
         pause = FIRST_PAUSE
         while self._is_wanted():
             try:
-                wire = self._dial()
+                connection = self._dial()
             except Exception as error:  # a caller's own credential provider may raise anything
                 self._fail(error)
                 self._ended.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
@@ -291,14 +297,14 @@ class Link:
             pause = FIRST_PAUSE
             with self._lock:
                 self._unreachable = None
-                self._wires.add(wire)
-            self._give_back(wire)
+                self._connections.add(connection)
+            self._give_back(connection)
 
     def _is_wanted(self) -> bool:
         with self._lock:
-            few = len(self._wires) < self._settings.connections
+            few = len(self._connections) < self._settings.connections
             awaited = len(self._turns) > len(self._ready)
-            wanted = awaited or (self._asked and (self._unreachable is not None or not self._wires))
+            wanted = awaited or (self._asked and (self._unreachable is not None or not self._connections))
             self._asked = False
             if few and wanted and self._closed is None:
                 return True
@@ -306,24 +312,26 @@ class Link:
             self._unreachable = None  # whoever asks next waits for what a new attempt brings
             return False
 
-    def _dial(self) -> Wire:
-        wire = Wire(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
+    def _dial(self) -> BlockingConnection:
+        connection = BlockingConnection(
+            self._settings.kind, self._settings.connect, self._node, self._settings.connecting
+        )
         try:
             answers: list[Any] = []
-            for question in self._talk.greetings(self._node):
-                answers.append(wire.ask(question, monotonic() + self._settings.connecting))
+            for command in self._commands.greetings(self._node):
+                answers.append(connection.ask(command, monotonic() + self._settings.connecting))
                 if isinstance(answers[0], hiredis.ReplyError):
                     break  # perhaps the last thing it says
-            why = self._talk.welcomed(self._node, answers)
+            why = self._commands.welcomed(self._node, answers)
             if why is not None:
-                raise NoAnswer(why)
+                raise NoReply(why)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        return wire
+        return connection
 
     def _fail(self, error: Exception) -> None:
-        why = error.failed if isinstance(error, NoAnswer) else refusal(error, self.place)
+        why = error.failed if isinstance(error, NoReply) else refusal(error, self.place)
         with self._lock:
             self._unreachable = why
             self._wake_all()
@@ -340,15 +348,15 @@ class Link:
             self._wake_one()
 
 
-_alive: WeakSet[Link] = WeakSet()
+_alive: WeakSet[ConnectionPool] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
     """The child shares its parent's sockets: it leaves them alone, and connects for itself."""
-    for link in list(_alive):
-        for wire in list(link._wires):
-            wire.close()
-        link._begin()
+    for pool in list(_alive):
+        for connection in list(pool._connections):
+            connection.close()
+        pool._begin()
 
 
 if hasattr(os, "register_at_fork"):

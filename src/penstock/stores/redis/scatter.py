@@ -47,7 +47,7 @@ Groups: TypeAlias = Sequence[tuple[int, Sequence[Part | Op]]]
 Answers: TypeAlias = Sequence[Sequence[Outcome]]
 
 
-class Step(NamedTuple):
+class FanOut(NamedTuple):
     """What to ask each partition, all of them at the same time; and whether that undoes something, and so must be."""
 
     groups: Groups
@@ -99,9 +99,9 @@ class _Round:
     def is_full(self, partitions: Iterable[int]) -> bool:
         return any(len(self._groups.get(partition, ())) >= MAX_OPS for partition in partitions)
 
-    def ask(self) -> Generator[Step, Answers, None]:
+    def ask(self) -> Generator[FanOut, Answers, None]:
         if self._groups:
-            answers = yield Step(list(self._groups.items()), self._undoes)
+            answers = yield FanOut(list(self._groups.items()), self._undoes)
             self._answers = dict(zip(self._groups, answers, strict=True))
 
     def answer(self, partition: int, place: int) -> Outcome:
@@ -125,7 +125,7 @@ def one_partition(ops: Sequence[Op], partitions: Partitions) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[Step, Answers, list[Outcome]]:
+def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[FanOut, Answers, list[Outcome]]:
     """See above."""
     outcomes: list[Outcome] = []
     failed: set[int] = set()
@@ -163,8 +163,8 @@ class _Wave:
         if waits or self.asked.is_full(members):
             return False
         if failed and not failed.isdisjoint(members):
-            in_vain = not_sent("an earlier part of the batch was not answered", "the same partition")
-            self.entries.append(_Entry(op, [], in_vain))
+            all_failed = not_sent("an earlier part of the batch was not answered", "the same partition")
+            self.entries.append(_Entry(op, [], all_failed))
             return True
         parts = dict.fromkeys(members, op) if len(members) == 1 else _parts(op, members, self._partitions)
         shares = [
@@ -176,7 +176,7 @@ class _Wave:
             self._unsettled.update(key for key, _ in _counters(op))
         return True
 
-    def run(self) -> Generator[Step, Answers, list[Outcome]]:
+    def run(self) -> Generator[FanOut, Answers, list[Outcome]]:
         yield from self.asked.ask()
         backs = {number: self._give_back(entry) for number, entry in enumerate(self.entries)}
         yield from self._back.ask()

@@ -11,11 +11,11 @@ from contextlib import closing
 
 from penstock.clock import monotonic
 from penstock.model import Failed
-from penstock.stores.redis.config import Node, Settings
-from penstock.stores.redis.connection import Wire, packed, refusal
-from penstock.stores.redis.topology import Topology, together, wrong_answer
+from penstock.stores.redis.config import Node, RedisSettings
+from penstock.stores.redis.connection import BlockingConnection, packed, refusal
+from penstock.stores.redis.topology import Topology, query_all, unexpected_reply
 
-QUESTIONS: tuple[tuple[bytes, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", b"min-replicas-*"))
+CHECKS: tuple[tuple[bytes, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", b"min-replicas-*"))
 
 LONGEST_LAG = 2
 """Seconds without a word from its replicas after which a primary should stop granting."""
@@ -30,7 +30,7 @@ LUA_MENDED = {
 
 
 def findings(answers: Sequence[object]) -> list[str]:
-    """What is to be said about a server that answered `QUESTIONS` so."""
+    """What is to be said about a server that answered `CHECKS` so."""
     info, replicas = answers
     if not isinstance(info, bytes):
         return ["the server was not checked: its user may not ask INFO (+info allows it)"]
@@ -111,22 +111,22 @@ def _dotted(version: tuple[int, ...]) -> str:
 _FACTS = (packed(b"INFO"), packed(b"INFO", b"commandstats"))
 
 
-def inspect(settings: Settings, topology: Topology, within: float) -> dict[str, Mapping[str, str] | None]:
+def inspect(settings: RedisSettings, topology: Topology, within: float) -> dict[str, Mapping[str, str] | None]:
     """By place, what `INFO` says on each server that decides; None if it could not be had."""
-    nodes = sorted(topology.nodes())
+    nodes = sorted(topology.nodes)
 
     def ask(node: Node) -> dict[str, str] | Failed:
         until = monotonic() + within
         try:
-            with closing(Wire(settings.kind, settings.connect, node, within)) as wire:
-                answers = [wire.ask(question, until) for question in _FACTS]
+            with closing(BlockingConnection(settings.kind, settings.connect, node, within)) as connection:
+                answers = [connection.ask(command, until) for command in _FACTS]
         except Exception as error:  # a credential provider may raise anything
             return refusal(error, node.place)
         if not isinstance(answers[0], bytes):
-            return wrong_answer(answers[0], "a server that may be asked INFO", node)
+            return unexpected_reply(answers[0], "a server that may be asked INFO", node)
         return _facts(b"\r\n".join(answer for answer in answers if isinstance(answer, bytes)))
 
-    answers = together(ask, nodes, within)
+    answers = query_all(ask, nodes, within)
     return {node.place: None if isinstance(answer, Failed) else answer for node, answer in answers.items()}
 
 

@@ -1,7 +1,7 @@
 """The Redis store: counters that every server of a fleet shares. One script call decides a whole batch.
 
 `RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both find out alike whom to ask (`topology`), what
-to ask each of them (`spread`), and what to do about an answer (`errand`); `link` and `async_link` move the bytes.
+to ask each of them (`spread`), and what to do about an answer (`attempt`); `pool` and `async_link` move the bytes.
 Neither raises for what goes wrong on the way: the outcome of an operation is then a `Failed`, which says whether it may
 have been charged all the same.
 """
@@ -20,37 +20,37 @@ from weakref import WeakSet
 from penstock.clock import SECOND, Clock, Micros, monotonic
 from penstock.engine.protocols import Done, Gone
 from penstock.events import Hook
-from penstock.events import nobody as nobody_told
+from penstock.events import nobody as no_hook
 from penstock.model import Failed, Key, Op, Outcome, check_key
 from penstock.quota import Quota
-from penstock.stores.redis.cluster import OfCluster
-from penstock.stores.redis.commands import Talk
-from penstock.stores.redis.config import Node, Settings, read_client, read_url
+from penstock.stores.redis.cluster import ClusterTopology
+from penstock.stores.redis.commands import Commands
+from penstock.stores.redis.config import Node, RedisSettings, read_client, read_url
 from penstock.stores.redis.connection import check
 from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.loop import Caller, LoopStore, resolve
-from penstock.stores.redis.pool import Exchange, Link, NoAnswer
-from penstock.stores.redis.redirects import Errand
+from penstock.stores.redis.pool import ConnectionPool, NoReply, PendingReplies
+from penstock.stores.redis.redirects import Attempt
 from penstock.stores.redis.scatter import MAX_OPS, Groups, one_partition, spread
-from penstock.stores.redis.sentinel import OfSentinels
+from penstock.stores.redis.sentinel import SentinelTopology
 from penstock.stores.redis.server_checks import inspect
-from penstock.stores.redis.topology import REPLACED, Fixed, Topology, nobody
+from penstock.stores.redis.topology import REPLACED, SingleServer, Topology, no_server
 
 if TYPE_CHECKING:
     import redis
 
 
-TOPOLOGIES: dict[str, Callable[[Settings], Topology]] = {
-    "single": Fixed,
-    "sentinel": OfSentinels,
-    "cluster": OfCluster,
+TOPOLOGIES: dict[str, Callable[[RedisSettings], Topology]] = {
+    "single": SingleServer,
+    "sentinel": SentinelTopology,
+    "cluster": ClusterTopology,
 }
 
 
-class OnServer:
+class ServerStore:
     """What both stores have: how to reach servers, how to talk to them, and the names of what is there."""
 
-    def __init__(self, url: str, *, clock: Clock | None = None, hook: Hook = nobody_told, **options: Any) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, hook: Hook = no_hook, **options: Any) -> None:
         self._begin(read_url(url, **options), clock, hook)
 
     @classmethod
@@ -59,7 +59,7 @@ class OnServer:
         client: redis.Redis | redis.asyncio.Redis,
         *,
         clock: Clock | None = None,
-        hook: Hook = nobody_told,
+        hook: Hook = no_hook,
         **options: Any,
     ) -> Self:
         """A store on the server of an existing client, with its address, credentials and TLS."""
@@ -67,12 +67,12 @@ class OnServer:
         store._begin(read_client(client, **options), clock, hook)
         return store
 
-    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
+    def _begin(self, settings: RedisSettings, clock: Clock | None, hook: Hook) -> None:
         check(settings)
         self.settings = settings
         self.guards = Guards(settings, hook)
         self._within = settings.deadline_us / SECOND
-        self.talk = Talk(settings, clock)
+        self.commands = Commands(settings, clock)
         self.topology: Topology = TOPOLOGIES[settings.topology](settings)
 
     def where(self, key: Key, quota: str | Quota) -> list[str]:
@@ -94,7 +94,7 @@ class OnServer:
         self.guards.force(state)
 
 
-class RedisStore(OnServer):
+class RedisStore(ServerStore):
     """Counters in Redis or Valkey, for blocking callers.
 
     - `deadline`: seconds within which a decision is made, or known to have failed; 0.05.
@@ -106,10 +106,10 @@ class RedisStore(OnServer):
     - `clock`: for tests; the script goes by it instead of the server's time.
     """
 
-    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
+    def _begin(self, settings: RedisSettings, clock: Clock | None, hook: Hook) -> None:
         super()._begin(settings, clock, hook)
         self._lock = Lock()
-        self._links: dict[Node, Link] = {}
+        self._pools: dict[Node, ConnectionPool] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
         self._closed = False
         _alive.add(self)
@@ -118,8 +118,8 @@ class RedisStore(OnServer):
         within = self._within if deadline is None else deadline / SECOND
         if 0 < len(ops) <= MAX_OPS and not self.topology.partitioned:
             return self._ask_one(ops, within)
-        at = self.talk.now()
-        spreading = spread(ops, self.talk.partitions)
+        at = self.commands.now()
+        spreading = spread(ops, self.commands.partitions)
         try:
             groups, _ = next(spreading)
             while True:
@@ -132,22 +132,22 @@ class RedisStore(OnServer):
         self.topology.close()
         with self._lock:
             self._closed = True
-            links = list(self._links.values())
-        for link in links:
-            link.close()
+            pools = list(self._pools.values())
+        for pool in pools:
+            pool.close()
 
     def _ask_one(self, ops: Sequence[Op], within: float) -> list[Outcome]:
         """What the one server says: as below, without what only several of them need."""
         until = monotonic() + within
         answers: list[Outcome | None] = []
-        errand = Errand(self.talk, self.topology, 0, ops, answers)
-        more: Sequence[Errand] = (errand,)
-        if errand.node is not None:
+        attempt = Attempt(self.commands, self.topology, 0, ops, answers)
+        more: Sequence[Attempt] = (attempt,)
+        if attempt.node is not None:
             try:
-                reply = self._to(errand.node).call(errand.question.packed, until)
-            except NoAnswer as no_answer:
+                reply = self._pool_of(attempt.node).call(attempt.command.packed, until)
+            except NoReply as no_answer:
                 reply = no_answer.failed
-            more = errand.hear(reply)
+            more = attempt.receive(reply)
         while more:
             more = self._run(more, until)
         return cast("list[Outcome]", answers)
@@ -156,102 +156,102 @@ class RedisStore(OnServer):
         """What the servers say of each group, all of them asked at the same time."""
         until = monotonic() + within
         answers: list[list[Outcome | None]] = [[None] * len(ops) for _, ops in groups]
-        errands = [
-            Errand(self.talk, self.topology, partition, ops, into, at=at)
+        attempts = [
+            Attempt(self.commands, self.topology, partition, ops, into, at=at)
             for (partition, ops), into in zip(groups, answers, strict=True)
         ]
-        while errands:
-            errands = self._run(errands, until)
+        while attempts:
+            attempts = self._run(attempts, until)
         return cast("list[list[Outcome]]", answers)
 
-    def _run(self, errands: Sequence[Errand], until: float) -> list[Errand]:
+    def _run(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
         """Ask, and hear what there is to be asked next."""
-        pause = max([errand.pause for errand in errands])
+        pause = max([attempt.pause for attempt in attempts])
         if pause:  # for keys on the move
             Event().wait(max(min(pause, until - monotonic()), 0))
-        known = [errand for errand in errands if errand.node is not None]
+        known = [attempt for attempt in attempts if attempt.node is not None]
         more = self._ask_known(known, until) if known else []
-        return more if len(known) == len(errands) else more + self._find(errands, until)
+        return more if len(known) == len(attempts) else more + self._find(attempts, until)
 
-    def _find(self, errands: Sequence[Errand], until: float) -> list[Errand]:
+    def _find(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
         """Have a look at who decides, for those who do not know; what is to be asked then. Nobody else waits for it."""
-        unknown = [errand for errand in errands if errand.node is None]
+        unknown = [attempt for attempt in attempts if attempt.node is None]
         if self.topology.trouble() is None:
             looked = Event()
             self.topology.when_looked(looked.set)
             looked.wait(max(until - monotonic(), 0))
-            for errand in unknown:
-                errand.look_up()
-        for errand in unknown:
-            if errand.node is None:
-                errand.hear(nobody(self.topology, self.settings))
-        return [errand for errand in unknown if errand.node is not None]
+            for attempt in unknown:
+                attempt.look_up()
+        for attempt in unknown:
+            if attempt.node is None:
+                attempt.receive(no_server(self.topology, self.settings))
+        return [attempt for attempt in unknown if attempt.node is not None]
 
-    def _ask_known(self, errands: Sequence[Errand], until: float) -> list[Errand]:
-        if len(errands) == 1:
-            return list(errands[0].hear(self._ask(errands, until)[0]))
-        more: list[Errand] = []
-        late: list[list[Errand]] = []  # those for whom no connection is ready: nobody else waits for theirs
-        for group, exchange in [(group, self._start(group, until)) for group in _by_node(errands)]:
-            if exchange is None:
+    def _ask_known(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
+        if len(attempts) == 1:
+            return list(attempts[0].receive(self._ask(attempts, until)[0]))
+        more: list[Attempt] = []
+        late: list[list[Attempt]] = []  # those for whom no connection is ready: nobody else waits for theirs
+        for group, pending in [(group, self._start(group, until)) for group in _by_node(attempts)]:
+            if pending is None:
                 late.append(group)
             else:
-                more += _hear(group, _finish(group, exchange))
+                more += _receive(group, _finish(group, pending))
         for group in sorted(late, key=self._is_unconnected):
-            more += _hear(group, self._ask(group, until))
+            more += _receive(group, self._ask(group, until))
         return more
 
-    def _ask(self, group: Sequence[Errand], until: float) -> list[Any]:
+    def _ask(self, group: Sequence[Attempt], until: float) -> list[Any]:
         """The replies to errands that go to the same server."""
         node = group[0].node
         if node is None:
-            return [nobody(self.topology, self.settings)] * len(group)
+            return [no_server(self.topology, self.settings)] * len(group)
         if monotonic() + group[0].pause >= until:
-            return [errand.late() for errand in group]
+            return [attempt.late() for attempt in group]
         try:
-            return _finish(group, self._to(node).start(_questions(group), until))
-        except NoAnswer as no_answer:
+            return _finish(group, self._pool_of(node).start(_packed(group), until))
+        except NoReply as no_answer:
             return [no_answer.failed] * len(group)
 
-    def _start(self, group: Sequence[Errand], until: float) -> Exchange | Failed | None:
+    def _start(self, group: Sequence[Attempt], until: float) -> PendingReplies | Failed | None:
         """The same, sent only; None if no connection is ready for it."""
         node = group[0].node
         if node is None:
-            return nobody(self.topology, self.settings)
+            return no_server(self.topology, self.settings)
         if monotonic() + group[0].pause >= until:
             return group[0].late()
         try:
-            return self._to(node).start_at_once(_questions(group), until)
-        except NoAnswer as no_answer:
+            return self._pool_of(node).start_at_once(_packed(group), until)
+        except NoReply as no_answer:
             return no_answer.failed
 
-    def _is_unconnected(self, group: Sequence[Errand]) -> bool:
+    def _is_unconnected(self, group: Sequence[Attempt]) -> bool:
         """Whether there may never be a connection: then it is waited for in the end."""
         node = group[0].node
-        return node is None or not self._to(node).is_connected()
+        return node is None or not self._pool_of(node).is_connected()
 
-    def _to(self, node: Node) -> Link:
+    def _pool_of(self, node: Node) -> ConnectionPool:
         """The link to a server. Those to servers that no longer decide are closed."""
-        if self._nodes is not self.topology.nodes():
-            self._look_through_links()
-        return self._links.get(node) or self._new_link(node)
+        if self._nodes is not self.topology.nodes:
+            self._drop_old_pools()
+        return self._pools.get(node) or self._new_pool(node)
 
-    def _new_link(self, node: Node) -> Link:
+    def _new_pool(self, node: Node) -> ConnectionPool:
         with self._lock:
-            link = self._links.get(node)
-            if link is None:
-                link = self._links[node] = Link(self.settings, self.talk, node, self.guards.of(node))
+            pool = self._pools.get(node)
+            if pool is None:
+                pool = self._pools[node] = ConnectionPool(self.settings, self.commands, node, self.guards.of(node))
                 if self._closed:
-                    link.close()
-            return link
+                    pool.close()
+            return pool
 
-    def _look_through_links(self) -> None:
+    def _drop_old_pools(self) -> None:
         with self._lock:
-            self._nodes = self.topology.nodes()
-            gone = [self._links.pop(node) for node in set(self._links) - self._nodes]
+            self._nodes = self.topology.nodes
+            gone = [self._pools.pop(node) for node in set(self._pools) - self._nodes]
             self.guards.keep(self._nodes)
-        for link in gone:
-            link.close(REPLACED, transient=True)
+        for pool in gone:
+            pool.close(REPLACED, transient=True)
 
 
 _alive: WeakSet[RedisStore] = WeakSet()
@@ -267,41 +267,41 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _by_node(errands: Sequence[Errand]) -> list[list[Errand]]:
-    groups: dict[Node | None, list[Errand]] = {}
-    for errand in errands:
-        groups.setdefault(errand.node, []).append(errand)
+def _by_node(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
+    groups: dict[Node | None, list[Attempt]] = {}
+    for attempt in attempts:
+        groups.setdefault(attempt.node, []).append(attempt)
     return list(groups.values())
 
 
-def _questions(group: Sequence[Errand]) -> list[bytes]:
-    return [question for errand in group for question in errand.questions]
+def _packed(group: Sequence[Attempt]) -> list[bytes]:
+    return [command for attempt in group for command in attempt.packed]
 
 
-def _finish(group: Sequence[Errand], exchange: Exchange | Failed) -> list[Any]:
+def _finish(group: Sequence[Attempt], pending: PendingReplies | Failed) -> list[Any]:
     """The replies to the errands that were sent together."""
-    if isinstance(exchange, Failed):
-        return [exchange] * len(group)
+    if isinstance(pending, Failed):
+        return [pending] * len(group)
     try:
-        replies = iter(exchange.finish())
-    except NoAnswer as no_answer:
+        replies = iter(pending.finish())
+    except NoReply as no_answer:
         return [no_answer.failed] * len(group)
-    return [[next(replies) for _ in errand.questions][-1] for errand in group]
+    return [[next(replies) for _ in attempt.packed][-1] for attempt in group]
 
 
-def _hear(group: Sequence[Errand], replies: Sequence[Any]) -> list[Errand]:
+def _receive(group: Sequence[Attempt], replies: Sequence[Any]) -> list[Attempt]:
     """What is to be asked next."""
-    return [more for errand, reply in zip(group, replies, strict=True) for more in errand.hear(reply)]
+    return [more for attempt, reply in zip(group, replies, strict=True) for more in attempt.receive(reply)]
 
 
-class AsyncRedisStore(OnServer):
+class AsyncRedisStore(ServerStore):
     """Counters in Redis or Valkey, for asyncio. Options as `RedisStore`.
 
     Everything that is asked of a server in one turn of an event loop goes out together. Each loop has a connection to
     each server.
     """
 
-    def _begin(self, settings: Settings, clock: Clock | None, hook: Hook) -> None:
+    def _begin(self, settings: RedisSettings, clock: Clock | None, hook: Hook) -> None:
         super()._begin(settings, clock, hook)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStore] = {}
         self._closed = False
@@ -315,13 +315,14 @@ class AsyncRedisStore(OnServer):
         """Send `ops` in this turn of the loop. `done` is called once, on the loop, with the outcomes, or with the error
         that an invalid operation raised; perhaps before this returns. It must not raise.
 
-        With `gone` they go out together with all others of this turn, unless `gone` returns true by then. Costs neither
-        a task nor a future, unless `ops` need several script calls: over several partitions, or more than `MAX_OPS`.
+        With `gone` they are sent together with all others of this turn, unless `gone` returns true by then. Costs
+        neither a task nor a future, unless `ops` need several script calls: over several partitions, or more than
+        `MAX_OPS`.
         """
         within = self._within if deadline is None else deadline / SECOND
         here = self._loops.get(asyncio.get_running_loop()) or self._here()
         if self.topology.partitioned:
-            partition = one_partition(ops, self.talk.partitions)
+            partition = one_partition(ops, self.commands.partitions)
         else:
             partition = 0 if 0 < len(ops) <= MAX_OPS else None
         if partition is None:
@@ -336,7 +337,7 @@ class AsyncRedisStore(OnServer):
         here = self._loops.get(loop)
         if here is None:
             self._forget_ended()
-            here = self._loops[loop] = LoopStore(self.settings, self.talk, self.topology, self.guards)
+            here = self._loops[loop] = LoopStore(self.settings, self.commands, self.topology, self.guards)
             if self._closed:
                 here.shut()
         return here

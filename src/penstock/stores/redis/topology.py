@@ -1,15 +1,15 @@
-"""Who is to be asked: the one server; the primary that Sentinels name; whoever owns a slot of a cluster.
+"""The servers that decide: one server; the primary that Sentinels name; the owners of the slots of a cluster.
 
-    topology.node(partition)      from memory, so that callers never wait for a look
-    topology.doubt(node)          somebody found that a server is not what it was taken for
+    topology.node(partition)      from memory, so that calls never wait for a look
+    topology.doubt(node)          a server is not what it was taken for
 
-What is remembered is renewed by a thread of the topology's own: every few seconds; as soon as a Sentinel announces a
-new primary; and when there is doubt, though at most once a second, a little spread so that the processes of a fleet do
-not all look at the same instant. One thread serves blocking callers and all event loops alike.
+What is remembered is renewed by a thread: every few seconds; as soon as a Sentinel announces a new primary; and in
+doubt, though at most once a second, a little spread so that the processes of a fleet do not all look at the same
+instant. One thread serves blocking callers and all event loops.
 
-Whoever was replaced never comes back by hearsay. What Sentinels and nodes say carries an epoch that grows with every
-failover, and an older epoch than the one known is not believed, unless nobody has confirmed that one for half a minute:
-then the old world may have been rebuilt from nothing.
+A server that was replaced does not come back by an outdated reply. Replies of Sentinels and nodes carry an epoch that
+grows with every failover. An epoch older than the known one is not believed, unless no reply has confirmed that one for
+half a minute: then the fleet may have been rebuilt from nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from weakref import WeakSet, ref
 
 from penstock.clock import SECOND, monotonic
 from penstock.engine.lifetime import Token
-from penstock.engine.lifetime import nobody as nobody_at_work
+from penstock.engine.lifetime import nobody as no_token
 from penstock.model import Failed
-from penstock.stores.redis.config import Node, Settings
-from penstock.stores.redis.connection import Wire, named
+from penstock.stores.redis.config import Node, RedisSettings
+from penstock.stores.redis.connection import BlockingConnection, named
 from penstock.stores.redis.errors import MAX_TEXT, failed_by, not_sent
 
-Answer = TypeVar("Answer")
+Told = TypeVar("Told")
 
 CALM = 5.0
-"""Seconds between looks while nobody doubts."""
+"""Seconds between looks while there is no doubt."""
 
 DOUBT = 1.0
 """Seconds between looks at least."""
@@ -46,77 +46,74 @@ SPREAD = 0.1
 
 PATIENCE = 0.5
 MOST_PATIENCE = 2.0
-"""Seconds that a look waits for anybody: the more, the more time callers have."""
+"""Seconds that a look waits for a reply: the more, the longer the deadline of calls."""
 
 MOMENT = 0.1
-"""Seconds that are left to others once one has answered."""
+"""Seconds that the other servers have left once one has replied."""
 
 CONFIRMED = 30.0
-"""Seconds for which an epoch is believed that nobody confirms."""
+"""Seconds for which an epoch is believed that no reply confirms."""
+
+REPLACED = "another server decides now"
 
 
 class Topology(Protocol):
-    """Who is to be asked."""
+    """The servers that decide.
+
+    - `partitioned`: whether partitions may be on different servers, so that a script call must keep to one of them.
+    - `nodes`: all servers that decide. The same object as long as they are the same.
+    """
 
     partitioned: bool
-    """Whether partitions may be on different servers, so that a script call must keep to one of them."""
+    nodes: frozenset[Node]
 
     def node(self, partition: int) -> Node | None:
-        """The server that decides for a partition; None while nobody is known to."""
-
-    def nodes(self) -> frozenset[Node]:
-        """All servers that decide. The same object as long as they are the same."""
+        """Return the server that decides for a partition; None while none is known."""
 
     def trouble(self) -> Failed | None:
-        """Why nobody is known, if that was found out in vain."""
+        """Return why no server is known, if a look has failed."""
 
     def doubt(self, node: Node | None = None) -> None:
         """Look again soon."""
 
     def moved(self, partition: int, node: Node, teller: Node) -> None:
-        """A server, `teller`, said that another one, `node`, decides now."""
+        """Note that the server `teller` has redirected a call to `node`."""
 
     def known_as(self, node: Node) -> Node:
-        """A server by the name that it is connected to by, whatever others call it."""
+        """Return a server by the name that it is connected to by, whatever other servers call it."""
 
     def when_looked(self, then: Callable[[], None]) -> None:
-        """Call `then`, from whatever thread, after the next look."""
+        """Call `then`, in any thread, after the next look."""
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
 
 
-REPLACED = "another server decides now"
+def no_server(topology: Topology, settings: RedisSettings) -> Failed:
+    """Return the failure of a call while no server is known."""
+    return topology.trouble() or not_sent("the server that decides was not found in time", settings.place)
 
 
-def nobody(topology: Topology, settings: Settings) -> Failed:
-    """What to say to those who ask while it is not known whom."""
-    return topology.trouble() or not_sent("it was not found out in time who decides", settings.place)
-
-
-class Fixed:
+class SingleServer:
     """One server, for ever."""
 
     partitioned = False
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._node = settings.nodes[0]
-        self._nodes = frozenset(settings.nodes)
+        self.nodes = frozenset(settings.nodes)
 
     def node(self, partition: int) -> Node:
         return self._node
-
-    def nodes(self) -> frozenset[Node]:
-        return self._nodes
 
     def trouble(self) -> None:
         return None
 
     def doubt(self, node: Node | None = None) -> None:
-        """Nobody knows better."""
+        """There is no other server."""
 
     def moved(self, partition: int, node: Node, teller: Node) -> None:
-        """It is not to be followed."""
+        """Redirects are not followed."""
 
     def known_as(self, node: Node) -> Node:
         return node
@@ -125,226 +122,240 @@ class Fixed:
         then()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """There is no thread to end."""
 
 
-class Bell:
-    """What a thread that waits for file descriptors can be woken by."""
+class WakeUpPipe:
+    """Wakes a thread that waits for file descriptors."""
 
     def __init__(self) -> None:
-        self._heard, self._rope = os.pipe()
-        os.set_blocking(self._heard, False)
-        os.set_blocking(self._rope, False)
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
 
     def fileno(self) -> int:
-        return self._heard
+        return self._reading
 
-    def ring(self) -> None:
-        with suppress(BlockingIOError):  # it has been rung so often that it cannot be missed
-            os.write(self._rope, b"!")
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # full: the thread cannot miss it
+            os.write(self._writing, b"!")
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._heard, 4_096)
+            os.read(self._reading, 4_096)
 
     def __del__(self) -> None:
-        os.close(self._heard)
-        os.close(self._rope)
+        os.close(self._reading)
+        os.close(self._writing)
 
 
-class Watched:
-    """What changes, and is therefore watched. Subclasses say how to look, and what the looks have shown."""
+class View(Protocol):
+    """What a watch looks at, and what the looks have shown."""
 
-    def __init__(self, settings: Settings) -> None:
+    def clear(self) -> None:
+        """Forget everything, in a forked child: what no thread watches must not be relied on."""
+
+    def look(self) -> Failed | None:
+        """Look at the servers; return why that failed, if no server could tell."""
+
+    def listened(self) -> Iterable[int]:
+        """Return file descriptors that are worth a look when something is received there."""
+
+    def received(self) -> None:
+        """Read what was received there."""
+
+    def hang_up(self) -> None:
+        """Close the connections that were kept open."""
+
+
+class Watch:
+    """Has a thread look at a view, now and then and in doubt.
+
+    - `in_doubt`: whether a look is due soon; `suspected`: the servers that this look is about.
+    - `closed`: the failure of all calls once the store is closed.
+    """
+
+    def __init__(self, settings: RedisSettings, view: View) -> None:
         self._settings = settings
-        self._patience = max(PATIENCE, min(settings.deadline_us / SECOND, MOST_PATIENCE))
-        self._closed: Failed | None = None
+        self._view = ref(view)  # which owns the watch
+        self.patience = max(PATIENCE, min(settings.deadline_us / SECOND, MOST_PATIENCE))
+        self.closed: Failed | None = None
         self._begin()
         _alive.add(self)
 
     def _begin(self) -> None:
-        """Everything that must be made anew in a forked child. It knows nothing at first, so that whoever asks has it
-        look: what nobody watches must not be relied on.
-        """
+        """Make everything that a forked child must make anew."""
         self._lock = Lock()
-        self._watcher: Callable[[], Token | None] = nobody_at_work
-        self._nodes: frozenset[Node] = frozenset()
-        self._trouble: Failed | None = None
+        self._thread: Callable[[], Token | None] = no_token
+        self._failed: Failed | None = None
         self._suspects: set[Node] = set()
-        self._suspected: set[Node] = set()
-        self._in_doubt = False
+        self.suspected: set[Node] = set()
+        self.in_doubt = False
         self._looked: list[Callable[[], None]] = []
-        self._bell = Bell()
-
-    def nodes(self) -> frozenset[Node]:
-        return self._nodes
+        self._pipe = WakeUpPipe()
 
     def trouble(self) -> Failed | None:
-        return self._closed or self._trouble
-
-    def known_as(self, node: Node) -> Node:
-        return node
+        return self.closed or self._failed
 
     def doubt(self, node: Node | None = None) -> None:
         if node is not None:
             self._suspects.add(node)
-        if not self._in_doubt:
-            self._in_doubt = True
+        if not self.in_doubt:
+            self.in_doubt = True
             self._wake()
 
     def when_looked(self, then: Callable[[], None]) -> None:
         with self._lock:
-            closed = self._closed
+            closed = self.closed
             if closed is None:
                 self._looked.append(then)
         if closed is not None:
             then()
             return
-        self._in_doubt = True
+        self.in_doubt = True
         self._wake()
 
     def close(self) -> None:
-        """The watcher ends, and with it its connections; whoever waits for a look is called."""
+        """End the thread, and with it its connections; callbacks that wait for a look are called."""
         with self._lock:
-            self._closed = not_sent("the store is closed", self._settings.place, transient=False)
-        self._tell_looked()
+            self.closed = not_sent("the store is closed", self._settings.place, transient=False)
+        self._call_looked()
         self._wake()
 
+    def dial(self, node: Node, connect: Mapping[str, Any]) -> BlockingConnection:
+        """Connect to a server."""
+        return BlockingConnection(self._settings.kind, connect, node, self.patience)
+
     def _wake(self) -> None:
-        """See to it that somebody watches, and looks up."""
+        """Start the thread, or wake it."""
         token = Token()
         with self._lock:
-            begin = self._closed is None and self._watcher() is None
-            if begin:
-                self._watcher = ref(token)
-        if not begin:
-            self._bell.ring()
+            start = self.closed is None and self._thread() is None
+            if start:
+                self._thread = ref(token)
+        if not start:
+            self._pipe.wake()
             return
         try:
-            _thread.start_new_thread(_watch, (ref(self, _ringing(self._bell)), self._bell, token))
+            _thread.start_new_thread(_watch, (ref(self, _waking(self._pipe)), self._pipe, token))
         except RuntimeError:  # no thread is left, or the interpreter is about to end
-            self._in_doubt = False  # whoever doubts next tries again
+            self.in_doubt = False  # the next doubt tries again
 
-    def _dial(self, node: Node, connect: Mapping[str, Any]) -> Wire:
-        return Wire(self._settings.kind, connect, node, self._patience)
-
-    def _watched_too(self) -> Iterable[int]:
-        """What else is worth looking up for: file descriptors."""
-        return ()
-
-    def _heard(self) -> None:
-        """Something was said there."""
-
-    def _hang_up(self) -> None:
-        """Close what was kept open."""
-
-    def _look(self) -> Failed | None:
-        """Find out how things are; if nobody could tell, why not. Raises nothing that is foreseen."""
-        raise NotImplementedError
-
-    def _look_once(self) -> None:
-        self._in_doubt, self._suspected, self._suspects = False, self._suspects, set()
+    def look(self) -> None:
+        """Look once."""
+        view = self._view()
+        if view is None:  # forgotten meanwhile
+            return
+        self.in_doubt, self.suspected, self._suspects = False, self._suspects, set()
         try:
-            trouble = self._look()
-        except Exception as error:  # whatever was said made no sense
-            trouble = not_sent(f"what was said of who decides made no sense ({named(error)})", self._settings.place)
-        self._trouble = trouble
-        self._in_doubt = self._in_doubt or trouble is not None
-        self._tell_looked()
+            failed = view.look()
+        except Exception as error:
+            failed = not_sent(f"unparsable reply about the server that decides ({named(error)})", self._settings.place)
+        self._failed = failed
+        self.in_doubt = self.in_doubt or failed is not None
+        self._call_looked()
 
-    def _tell_looked(self) -> None:
+    def _call_looked(self) -> None:
         with self._lock:
             looked, self._looked = self._looked, []
         for then in looked:
             then()
 
+    def open_view(self) -> View | None:
+        """Return the view, unless it was forgotten or closed."""
+        view = self._view()
+        if view is not None and self.closed is not None:
+            view.hang_up()
+            return None
+        return view
 
-def together(
-    ask: Callable[[Node], Answer | Failed], nodes: Sequence[Node], patience: float
-) -> dict[Node, Answer | Failed]:
-    """What several servers answer, asked at the same time by a thread each. Once one has answered, the others have a
-    moment left: whoever hangs keeps nobody from hearing them.
+    def restart(self) -> None:
+        """Begin anew in a forked child: it has none of its parent's threads, and leaves its sockets alone."""
+        self._begin()
+        if (view := self._view()) is not None:
+            view.clear()
+
+
+def query_all(
+    query: Callable[[Node], Told | Failed], nodes: Sequence[Node], patience: float
+) -> dict[Node, Told | Failed]:
+    """Query several servers at the same time, by a thread each. Once one has replied, the others have a moment left, so
+    a server that hangs does not hold up the others.
     """
-    heard: SimpleQueue[tuple[Node, Answer | Failed]] = SimpleQueue()
+    replies: SimpleQueue[tuple[Node, Told | Failed]] = SimpleQueue()
 
     def one(node: Node) -> None:
-        heard.put((node, ask(node)))
+        replies.put((node, query(node)))
 
     for node in nodes:
         _thread.start_new_thread(one, (node,))
-    answers: dict[Node, Answer | Failed] = {}
-    until = monotonic() + 2 * patience  # to connect, and to answer
+    told: dict[Node, Told | Failed] = {}
+    until = monotonic() + 2 * patience  # to connect, and to reply
     with suppress(Empty):
-        while len(answers) < len(nodes):
-            node, answer = heard.get(timeout=max(until - monotonic(), 0))
-            answers[node] = answer
-            if not isinstance(answer, Failed):
+        while len(told) < len(nodes):
+            node, reply = replies.get(timeout=max(until - monotonic(), 0))
+            told[node] = reply
+            if not isinstance(reply, Failed):
                 until = min(until, monotonic() + MOMENT)
-    return {node: answers.get(node) or not_sent("no answer in time", node.place) for node in nodes}
+    return {node: told.get(node) or not_sent("no answer in time", node.place) for node in nodes}
 
 
-def in_vain(reasons: Sequence[Failed], settings: Settings) -> Failed:
-    """What to say if nobody could tell who decides: a reason, one that somebody must do something about if there is."""
+def all_failed(reasons: Sequence[Failed], settings: RedisSettings) -> Failed:
+    """Return the failure of a look in which no server could tell: with one reason, a lasting one if there is."""
     reason = next((why for why in reasons if not why.error.transient), reasons[0])
-    why = f"nobody could tell who decides ({str(reason.error).removeprefix('redis at ')})"
+    why = f"no server could tell which one decides ({str(reason.error).removeprefix('redis at ')})"
     return not_sent(why, settings.place, transient=any(why.error.transient for why in reasons))
 
 
-def wrong_answer(reply: object, expected: str, node: Node) -> Failed:
-    """What it means if somebody who was asked who decides answered so."""
+def unexpected_reply(reply: object, expected: str, node: Node) -> Failed:
+    """Return the failure that an unexpected reply to a query means."""
     if isinstance(reply, Exception) and not str(reply).startswith("ERR"):
         return failed_by(reply, node.place)
     said = f" ({str(reply)[:MAX_TEXT]})" if isinstance(reply, Exception) else ""
     return not_sent(f"expected {expected}{said}", node.place, transient=False)
 
 
-def _ringing(bell: Bell) -> Callable[[object], None]:
-    """For when a topology is forgotten: whoever watched it need not wait until it would have looked again."""
-    return lambda _: bell.ring()
+def _waking(pipe: WakeUpPipe) -> Callable[[object], None]:
+    """Return a callback for when a watch is forgotten: its thread ends at once."""
+    return lambda _: pipe.wake()
 
 
-def _watch(weak: ref[Watched], bell: Bell, token: Token) -> None:
-    """Look, and look again, as long as the topology is there. It is not kept alive by being watched; `token` says that
-    it is.
+def _watch(weak: ref[Watch], pipe: WakeUpPipe, token: Token) -> None:
+    """Look again and again, as long as the topology exists. Being watched does not keep it alive; `token` says that the
+    thread does.
     """
-    while (watched := _open(weak)) is not None:
+    while (watch := weak()) is not None and watch.open_view() is not None:
         began = monotonic()
-        watched._look_once()
-        due = began + CALM * random.uniform(0.8, 1.2)  # noqa: S311  spreads the crowd
-        soonest, calm = began + DOUBT, not watched._in_doubt
-        while watched is not None:
-            if calm and watched._in_doubt:
+        watch.look()
+        due = began + CALM * random.uniform(0.8, 1.2)  # noqa: S311  spreads the looks of a fleet
+        soonest, calm = began + DOUBT, not watch.in_doubt
+        while watch is not None:
+            if calm and watch.in_doubt:
                 calm, soonest = False, max(soonest, monotonic() + random.uniform(0, SPREAD))  # noqa: S311
-            left = (soonest if watched._in_doubt else due) - monotonic()
-            if left <= 0:
+            left = (soonest if watch.in_doubt else due) - monotonic()
+            if left <= 0 or (view := watch.open_view()) is None:
                 break
             poll = select.poll()
-            for descriptor in (bell.fileno(), *watched._watched_too()):
+            for descriptor in (pipe.fileno(), *view.listened()):
                 poll.register(descriptor, select.POLLIN)
-            watched = None  # may be forgotten while nothing happens
-            rung = poll.poll(left * 1_000)
-            bell.hush()
-            watched = _open(weak)
-            if watched is not None and any(descriptor != bell.fileno() for descriptor, _ in rung):
-                watched._heard()
+            del watch, view  # may be forgotten while nothing happens
+            ready = poll.poll(left * 1_000)
+            pipe.drain()
+            watch = weak()
+            view = watch.open_view() if watch is not None else None
+            if view is None:
+                return
+            if any(descriptor != pipe.fileno() for descriptor, _ in ready):
+                view.received()
+            del view
 
 
-def _open(weak: ref[Watched]) -> Watched | None:
-    """The topology, unless it was forgotten or closed."""
-    watched = weak()
-    if watched is not None and watched._closed is not None:
-        watched._hang_up()
-        return None
-    return watched
-
-
-_alive: WeakSet[Watched] = WeakSet()
+_alive: WeakSet[Watch] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """The child has none of its parent's threads, and leaves its sockets alone."""
-    for watched in list(_alive):
-        watched._begin()
+    for watch in list(_alive):
+        watch.restart()
 
 
 if hasattr(os, "register_at_fork"):
