@@ -15,7 +15,7 @@ from penstock.quota import Quota
 from penstock.stores.redis import pool
 from penstock.stores.redis.config import Node
 from penstock.stores.redis.pipeline import Pipeline
-from penstock.stores.redis.pool import ConnectionPool
+from penstock.stores.redis.pool import RedisPool
 from penstock.stores.redis.store import AsyncRedisStore, RedisStore
 from tests.rig.processes import DEADLINE
 
@@ -72,14 +72,14 @@ async def one_async(store: AsyncRedisStore, op: Op) -> Outcome:
 
 
 @overload
-def the_link(store: RedisStore) -> ConnectionPool: ...
+def the_link(store: RedisStore) -> RedisPool: ...
 @overload
 def the_link(store: AsyncRedisStore) -> Pipeline: ...
-def the_link(store: RedisStore | AsyncRedisStore) -> ConnectionPool | Pipeline:
+def the_link(store: RedisStore | AsyncRedisStore) -> RedisPool | Pipeline:
     """The only link of a store, which is that of the running event loop."""
     links: dict[Node, Any] = store._pools if isinstance(store, RedisStore) else store._here()._pipelines
     (link,) = links.values()
-    found: ConnectionPool | Pipeline = link
+    found: RedisPool | Pipeline = link
     return found
 
 

@@ -51,7 +51,7 @@ class PendingReplies:
     __slots__ = ("_began", "_connection", "_packed", "_pool", "_until")
 
     def __init__(
-        self, pool: ConnectionPool, connection: BlockingConnection, packed: Sequence[bytes], began: float, until: float
+        self, pool: RedisPool, connection: BlockingConnection, packed: Sequence[bytes], began: float, until: float
     ) -> None:
         self._pool, self._connection, self._packed, self._began, self._until = pool, connection, packed, began, until
 
@@ -73,7 +73,7 @@ class PendingReplies:
         return replies
 
 
-class ConnectionPool:
+class RedisPool:
     """Connections to one server, `node`, shared by threads.
 
     An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
@@ -348,7 +348,7 @@ class ConnectionPool:
             self._wake_one()
 
 
-_alive: WeakSet[ConnectionPool] = WeakSet()
+_alive: WeakSet[RedisPool] = WeakSet()
 
 
 def _after_fork_in_child() -> None:

@@ -29,7 +29,7 @@ from penstock.stores.redis.config import Node, RedisSettings, read_client, read_
 from penstock.stores.redis.connection import check
 from penstock.stores.redis.guard import Guards
 from penstock.stores.redis.loop import Caller, LoopStore, resolve
-from penstock.stores.redis.pool import ConnectionPool, NoReply, PendingReplies
+from penstock.stores.redis.pool import NoReply, PendingReplies, RedisPool
 from penstock.stores.redis.redirects import Attempt
 from penstock.stores.redis.scatter import MAX_OPS, Groups, one_partition, spread
 from penstock.stores.redis.sentinel import SentinelTopology
@@ -109,7 +109,7 @@ class RedisStore(ServerStore):
     def _begin(self, settings: RedisSettings, clock: Clock | None, hook: Hook) -> None:
         super()._begin(settings, clock, hook)
         self._lock = Lock()
-        self._pools: dict[Node, ConnectionPool] = {}
+        self._pools: dict[Node, RedisPool] = {}
         self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
         self._closed = False
         _alive.add(self)
@@ -230,17 +230,17 @@ class RedisStore(ServerStore):
         node = group[0].node
         return node is None or not self._pool_of(node).is_connected()
 
-    def _pool_of(self, node: Node) -> ConnectionPool:
+    def _pool_of(self, node: Node) -> RedisPool:
         """The link to a server. Those to servers that no longer decide are closed."""
         if self._nodes is not self.topology.nodes:
             self._drop_old_pools()
         return self._pools.get(node) or self._new_pool(node)
 
-    def _new_pool(self, node: Node) -> ConnectionPool:
+    def _new_pool(self, node: Node) -> RedisPool:
         with self._lock:
             pool = self._pools.get(node)
             if pool is None:
-                pool = self._pools[node] = ConnectionPool(self.settings, self.commands, node, self.guards.of(node))
+                pool = self._pools[node] = RedisPool(self.settings, self.commands, node, self.guards.of(node))
                 if self._closed:
                     pool.close()
             return pool
