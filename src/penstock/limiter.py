@@ -112,6 +112,13 @@ class Limiter:
             return known
         return [verdict_of(outcome) for outcome in self.engine.run(self.operations.acquire_many(requests))]
 
+    def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Verdict:
+        """Decide whether all requests may pass together now, each with its own key, quota and cost; charge all or none.
+
+        The verdict is that of the tightest, and `decisions` has one per counter, in the order asked.
+        """
+        return self._run(self.operations.acquire_all(requests, id=id))
+
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
         return self._run(self.operations.acquire(key, quota, cost, dry=True))
@@ -367,6 +374,13 @@ class AsyncLimiter:
         if known is not None:
             return known
         return [verdict_of(outcome) for outcome in await self.engine.run(self.operations.acquire_many(requests))]
+
+    async def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Verdict:
+        """Decide whether all requests may pass together now, each with its own key, quota and cost; charge all or none.
+
+        The verdict is that of the tightest, and `decisions` has one per counter, in the order asked.
+        """
+        return await self._run(self.operations.acquire_all(requests, id=id))
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
         """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""

@@ -124,6 +124,14 @@ def test_one_server_refunds_what_another_has_charged(fleet: Asking) -> None:
     assert fleet.post("/v1/peek", ALICE, 1)["remaining"] == 3
 
 
+def test_requests_of_several_keys_are_charged_together(fleet: Asking) -> None:
+    requests = [{"key": "alice", "quota": "5/minute"}, {"key": "acme", "quota": "10/minute", "cost": 6}]
+    first = fleet.post("/v1/acquire-all", {"requests": requests, "receipt": True}, 0)
+    assert not fleet.post("/v1/acquire-all", {"requests": requests}, 1)["allowed"]
+    assert fleet.post("/v1/peek", {"key": "alice", "quota": "5/minute", "cost": 0}, 0)["remaining"] == 4
+    assert fleet.post("/v1/refund", {"receipt": first["receipt"]}, 1)["each"] == [1, 6]
+
+
 def test_places_are_held_across_the_fleet(fleet: Asking) -> None:
     places = {"descriptor": {"path": "/reports", "user": "alice"}}
     held = [fleet.post("/v1/hold", places, at) for at in range(2)]

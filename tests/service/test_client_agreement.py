@@ -27,12 +27,14 @@ QUOTAS = (
     "5/minute; 2 concurrent ttl 10s",
 )
 COSTS = (1, 1, 1, 2, 3)
+VERBS = (
+    *("acquire", "acquire", "acquire", "acquire_all", "peek"),
+    *("refund", "renew", "release", "settle", "reset", "pass"),
+)
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(
-            ("acquire", "acquire", "acquire", "peek", "refund", "renew", "release", "settle", "reset", "pass")
-        ),
+        st.sampled_from(VERBS),
         st.sampled_from(QUOTAS),
         st.sampled_from(("alice", ("alice", "search"))),
         st.sampled_from(COSTS),
@@ -66,6 +68,12 @@ def _did(asked: Limiter, charged: dict[Any, Verdict], step: tuple[Any, ...], nam
     try:
         if verb == "acquire":
             verdict = asked.acquire(key, quota, cost, request_id)
+            if verdict:
+                charged[quota, key] = verdict
+            return _shown(verdict)
+        if verb == "acquire_all":
+            other = (name, "other"), "5/minute fixed_window name other", 1
+            verdict = asked.acquire_all([(key, quota, cost), other], id=request_id)
             if verdict:
                 charged[quota, key] = verdict
             return _shown(verdict)

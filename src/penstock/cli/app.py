@@ -6,7 +6,7 @@ import typer
 
 from penstock.cli import keys, rules
 from penstock.cli.doctor import doctor
-from penstock.cli.requests import check, explain, peek, reset
+from penstock.cli.requests import acquire, check, explain, peek, reset
 from penstock.cli.serve import serve
 from penstock.cli.top import top
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, check, peek, reset, explain, top, doctor):
+for command in (serve, check, acquire, peek, reset, explain, top, doctor):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
 app.add_typer(rules.app, name="rules")

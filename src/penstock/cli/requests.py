@@ -1,16 +1,18 @@
 """The commands that send a request to a running service.
 
     penstock check path=/search ip=192.0.2.1 [--cost N] [--id ID] [--json]       charge it, if it is allowed
+    penstock acquire alice=100/minute acme="1000/hour cost 5" [--id ID] [--json] without rules, all or none
     penstock peek path=/search ip=192.0.2.1 [--cost N] [--json]                  decide without a charge
     penstock reset path=/search ip=192.0.2.1 [--json]                            clear its counters
     penstock explain path=/search ip=192.0.2.1 [--json]                          which rules apply, and why
 
-`peek` and `reset` also take `--key alice --quota 100/minute`, without rules. The commands exit with 0; `check` and
-`peek` with 3 if the request is refused; all with 4 if the service is unavailable.
+`peek` and `reset` also take `--key alice --quota 100/minute`, without rules. The commands exit with 0; `check`,
+`acquire` and `peek` with 3 if the request is refused; all with 4 if the service is unavailable.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +39,13 @@ Cost = Annotated[int, typer.Option(help="The cost of the request in units.", min
 KeyParts = Annotated[
     list[str] | None,
     typer.Option("--key", help="The key of a counter, without rules. Repeat it for a key of several parts."),
+]
+Counters = Annotated[
+    list[str],
+    typer.Argument(metavar="KEY=QUOTA...", help='Keys and their quotas: alice=100/minute, acme="1000/hour cost 5".'),
+]
+RequestId = Annotated[
+    str | None, typer.Option("--id", help="The idempotency key: a repeated request with it is charged once.")
 ]
 QuotaText = Annotated[str | None, typer.Option("--quota", help='The quota of that key, such as "100/minute".')]
 
@@ -122,9 +131,7 @@ def check(
     target: Target,
     entries: Entries,
     cost: Cost = 1,
-    id: Annotated[
-        str | None, typer.Option(help="The idempotency key: a repeated request with it is charged once.")
-    ] = None,
+    id: RequestId = None,
     as_json: Json = False,
 ) -> None:
     """Check a request with a running service, and charge it if it is allowed. Exits with 0: allowed, 3: refused."""
@@ -132,6 +139,24 @@ def check(
     with target.client() as client:
         ruling = client.check(entered, cost, id=id)
     answer(ruling, as_json=as_json)
+
+
+@with_target
+def acquire(target: Target, counters: Counters, id: RequestId = None, as_json: Json = False) -> None:
+    """Charge keys by quotas of their own, without rules: all of them or none. Exits with 0: allowed, 3: refused."""
+    requests = [_request(counter) for counter in counters]
+    with target.client() as client:
+        verdict = client.acquire_all(requests, id=id)
+    answer(verdict, as_json=as_json)
+
+
+def _request(counter: str) -> tuple[str, str, int]:
+    """Parse KEY=QUOTA, which may end in the cost. A key may contain an equals sign; a quota cannot."""
+    key, _, text = counter.rpartition("=")
+    quota, cost = re.fullmatch(r"(.*?)(?: cost (\d+))?", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not key or not quota:
+        raise typer.BadParameter(f"{counter!r}: expected KEY=QUOTA, such as alice=100/minute")
+    return key, quota, int(cost or 1)
 
 
 @with_target

@@ -165,18 +165,21 @@ def request_of(op: Op) -> ApiRequest:
 
 def _acquire(op: Acquire) -> ApiRequest:
     key = op.asks[0].key
-    if any(ask.advisory or ask.key != key for ask in op.asks):
+    lone = all(ask.key == key for ask in op.asks) and len({ask.cost for ask in op.asks if not ask.quota.flat}) <= 1
+    if any(ask.advisory for ask in op.asks) or (op.dry and not lone):
         raise InvalidRequest(
-            "a request of several keys, or an advisory one: a service decides these by rules of its own"
+            "a dry request of several keys, or an advisory one: a service decides these by rules of its own"
         )
-    cost = max(ask.cost for ask in op.asks)
-    quotas = [str(ask.quota) for ask in op.asks]
-    body: dict[str, object] = {"key": key, "quota": quotas, "cost": cost, "decisions": True}
+    body: dict[str, object] = {"decisions": True}
+    if lone:
+        body |= {"key": key, "quota": [str(ask.quota) for ask in op.asks], "cost": max(ask.cost for ask in op.asks)}
+    else:
+        body["requests"] = [{"key": ask.key, "quota": str(ask.quota), "cost": ask.cost} for ask in op.asks]
     if op.dry:
         return request(b"/v1/peek", body, safe=True)
     if op.id is not None:
         body["id"] = id_text(op.id)
-    return request(b"/v1/acquire", body | {"receipt": True}, safe=op.id is not None)
+    return request(b"/v1/acquire" if lone else b"/v1/acquire-all", body | {"receipt": True}, safe=op.id is not None)
 
 
 def _amend(op: Amend) -> ApiRequest:

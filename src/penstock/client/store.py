@@ -1,7 +1,6 @@
 """A service as a store: each operation is an API request, and operations that are run together are sent together.
 
-It runs what limiters ask: requests of one key, amendments by receipt, resets. Requests of several keys need the rules
-of the service.
+It runs the operations of limiters: requests of one key or of several, amendments by receipt, resets.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -22,7 +22,6 @@ from penstock.model import (
     Ask,
     Failed,
     Key,
-    Op,
     Outcome,
     Receipt,
     Reset,
@@ -124,12 +123,25 @@ class Operations:
         asks = tuple(Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in parts)
         return Acquire(asks, dry, None if id is None else check_id(id))
 
-    def acquire_many(self, requests: Sequence[Request]) -> list[Op]:
+    def acquire_many(self, requests: Sequence[Request]) -> list[Acquire]:
         """Return one operation per request."""
         for position, request in enumerate(requests):
             if not isinstance(request, tuple) or not 2 <= len(request) <= 3:
                 raise InvalidRequest(f"request {position}: expected (key, quota) or (key, quota, cost)")
         return [self.acquire(request[0], request[1], request[2] if len(request) == 3 else 1) for request in requests]
+
+    def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Acquire:
+        """Return one operation for all requests: all are charged or none."""
+        asks = [ask for op in self.acquire_many(list(requests)) for ask in op.asks]
+        if not asks:
+            raise InvalidRequest("no requests: expected at least one")
+        counters = set()
+        for key, quota, _, _ in asks:
+            counter = key, quota.identity
+            if counter in counters:
+                raise InvalidRequest(f"{quota}: asked twice of one key (give one of the quotas a name)")
+            counters.add(counter)
+        return Acquire(tuple(asks), id=None if id is None else check_id(id))
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amend:
         """Return the operation that gives back `units` of a charge, or all of it."""

@@ -73,7 +73,7 @@ FIGURES = "PENSTOCK_INHERITED_FIGURES"
 TRACES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Any of these turns traces on."""
 
-_CALLS = "acquire authz check check/batch explain hold peek refund release renew reserve reset settle"
+_CALLS = "acquire acquire-all authz check check/batch explain hold peek refund release renew reserve reset settle"
 PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
 """By which a trace may name a call: what else its path says is the client's business."""
 

@@ -19,6 +19,7 @@ from penstock.enforcer import AsyncEnforcer, Enforcer, RuleFront, pairs_of
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.fail_modes import instead
 from penstock.engine.operations import Id, Operations, QuotaLike
+from penstock.engine.protocols import Done, Gone
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.passage import AsyncGate, BlockingGate
 from penstock.model import Acquire, Amend, Key, Op, Outcome
@@ -88,7 +89,7 @@ def _now(engine: Engine | AsyncEngine) -> Micros:
     return engine.clock.time_ns() // 1_000
 
 
-_run, _run_async = Engine.run, AsyncEngine.run
+_run, _run_async, _submit = Engine.run, AsyncEngine.run, AsyncEngine.submit
 
 
 def _run_off(self: Engine, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
@@ -101,12 +102,18 @@ async def _run_async_off(self: AsyncEngine, ops: Sequence[Op], deadline: Micros 
     return _merged(outcomes, await _run_async(self, rest, deadline) if rest else ())
 
 
-def _ask_off(self: Engine, op: Acquire) -> Outcome:
-    return _run_off(self, (op,))[0]
+def _submit_off(
+    self: AsyncEngine, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None
+) -> None:
+    outcomes, rest = _split(ops, _now(self))
 
+    def merged(ran: list[Outcome] | Exception) -> None:
+        done(ran if isinstance(ran, Exception) else _merged(outcomes, ran))
 
-async def _ask_async_off(self: AsyncEngine, op: Acquire) -> Outcome:
-    return (await _run_async_off(self, (op,)))[0]
+    if rest:
+        _submit(self, rest, deadline, merged, gone)
+    else:
+        merged([])
 
 
 # ---------------------------------------------------------------- limiters, middlewares
@@ -117,13 +124,13 @@ def _undecided(*_: Any) -> None:
 
 
 def _acquire_off(self: Limiter, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Outcome:
-    return _ask_off(self.engine, self.operations.acquire(key, quota, cost, id=id))
+    return _run_off(self.engine, [self.operations.acquire(key, quota, cost, id=id)])[0]
 
 
 async def _acquire_async_off(
     self: AsyncLimiter, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None
 ) -> Outcome:
-    return await _ask_async_off(self.engine, self.operations.acquire(key, quota, cost, id=id))
+    return (await _run_async_off(self.engine, [self.operations.acquire(key, quota, cost, id=id)]))[0]
 
 
 # ---------------------------------------------------------------- enforcers
@@ -179,8 +186,8 @@ async def _peek_async_off(self: AsyncClient, key: Any, *args: Any, **kwargs: Any
 
 
 _OFF: dict[type, dict[str, Callable[..., Any]]] = {
-    Engine: {"run": _run_off, "ask": _ask_off},
-    AsyncEngine: {"run": _run_async_off, "ask": _ask_async_off},
+    Engine: {"run": _run_off},
+    AsyncEngine: {"run": _run_async_off, "submit": _submit_off},
     Operations: {"decide": _undecided, "decide_many": _undecided},
     Limiter: {"acquire": _acquire_off},
     AsyncLimiter: {"acquire": _acquire_async_off},

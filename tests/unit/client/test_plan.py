@@ -96,10 +96,29 @@ def test_ids_of_any_bytes_are_carried() -> None:
     assert id_text(b"\xff\x00") == "base64:_wA="
 
 
-@pytest.mark.parametrize("asks", [(Ask("a", MINUTE), Ask("b", MINUTE)), (Ask("a", MINUTE, advisory=True),)])
-def test_what_rules_are_for_is_not_asked_by_quota(asks: tuple[Ask, ...]) -> None:
+SEVERAL = (Ask("a", MINUTE), Ask(("b", "c"), MINUTE, 3))
+
+
+@pytest.mark.parametrize("op", [Acquire(SEVERAL, dry=True), Acquire((Ask("a", MINUTE, advisory=True),))])
+def test_what_rules_are_for_is_not_asked_by_quota(op: Acquire) -> None:
     with pytest.raises(InvalidRequest, match="a service decides these by rules of its own"):
-        request_of(Acquire(asks))
+        request_of(op)
+
+
+@pytest.mark.parametrize("asks", [SEVERAL, (Ask("a", MINUTE), Ask("a", PLACE), Ask("a", Quota.parse("9/day"), 3))])
+def test_several_keys_or_costs_are_one_request(asks: tuple[Ask, ...]) -> None:
+    path, body, safe = _asked(Acquire(asks, id=b"one"))
+    assert (path, safe) == (b"/v1/acquire-all", True)
+    assert body == {
+        "requests": [
+            {"key": list(ask.key) if isinstance(ask.key, tuple) else ask.key, "quota": str(ask.quota), "cost": ask.cost}
+            for ask in asks
+        ],
+        "id": "one",
+        "decisions": True,
+        "receipt": True,
+    }
+    assert _asked(Acquire((Ask("a", MINUTE, 3), Ask("a", PLACE))))[0] == b"/v1/acquire"
 
 
 def test_a_partial_grant_is_refused_because_the_api_has_none() -> None:

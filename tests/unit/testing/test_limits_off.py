@@ -64,6 +64,7 @@ def test_every_verb_of_a_limiter_admits(limiter: Limiter) -> None:
             limiter.wait("alice", QUOTA),
             *limiter.acquire_many([("alice", QUOTA), ("alice", PLACES)]),
             *limiter.acquire_many([("alice", QUOTA, 1)]),
+            limiter.acquire_all([("alice", QUOTA), ("bob", QUOTA)]),
         ]
         for verdict in verdicts:
             assert_allowed(verdict)
@@ -90,6 +91,7 @@ async def test_every_verb_of_an_asyncio_limiter_admits(limiter: Limiter) -> None
             await waiting.peek("alice", QUOTA),
             await waiting.wait("alice", QUOTA, timeout=0),
             *await waiting.acquire_many([("alice", QUOTA), ("alice", PLACES)]),
+            await waiting.acquire_all([("alice", QUOTA), ("bob", QUOTA)]),
         ]
         for verdict in verdicts:
             assert_allowed(verdict)

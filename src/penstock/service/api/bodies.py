@@ -38,6 +38,23 @@ class Acquire(Struct, forbid_unknown_fields=True, gc=False):
     decisions: bool = False
 
 
+class Part(Struct, forbid_unknown_fields=True, gc=False):
+    """One of several requests that are decided together."""
+
+    key: JsonKey
+    quota: JsonQuota
+    cost: int = 1
+
+
+class AcquireAll(Struct, forbid_unknown_fields=True, gc=False):
+    """Requests by key and quota, of which all may pass or none."""
+
+    requests: list[Part]
+    id: str | None = None
+    receipt: bool = False
+    decisions: bool = False
+
+
 class Either(Struct, forbid_unknown_fields=True, gc=False):
     """A request by `descriptor`, or by `key` and `quota`."""
 

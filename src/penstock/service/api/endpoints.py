@@ -19,13 +19,13 @@ from penstock.engine.batch import Batch, Gather, time_left
 from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
 from penstock.limiter import ID_BYTES, Limiter
-from penstock.model import Amend, Key, Op, Outcome, Receipt, Reset, Verdict
+from penstock.model import Acquire, Amend, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import CONCURRENCY
 from penstock.rules.explain import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
-from penstock.service.api.quotas import KnownQuotas
+from penstock.service.api.quotas import KnownQuotas, check_number
 from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
 from penstock.service.decisions import Decider, Result
 from penstock.service.receipts import Tokens
@@ -34,6 +34,7 @@ MAX_BATCH = 1_000
 
 _check = Decoder(bodies.Check).decode
 _acquire = Decoder(bodies.Acquire).decode
+_acquire_all = Decoder(bodies.AcquireAll).decode
 _either = Decoder(bodies.Either).decode
 _peek = Decoder(bodies.Peek).decode
 _reset = Decoder(bodies.Reset).decode
@@ -77,6 +78,7 @@ class Endpoints:
             b"/v1/check": self.check,
             b"/v1/check/batch": self.check_batch,
             b"/v1/acquire": self.acquire,
+            b"/v1/acquire-all": self.acquire_all,
             b"/v1/peek": self.peek,
             b"/v1/refund": self.refund,
             b"/v1/reset": self.reset,
@@ -115,6 +117,15 @@ class Endpoints:
         sent = _acquire(body)
         extras = Extras(sent.receipt, sent.decisions) if sent.receipt or sent.decisions else NOTHING
         self._by_quota(sent, reply, extras)
+
+    def acquire_all(self, body: bytes, reply: Responder) -> None:
+        sent = _acquire_all(body)
+        check_number(len(sent.requests))
+        op = self._operations.acquire_all(
+            [(_key(part.key), self._quota(part.quota), part.cost) for part in sent.requests], id=sent.id
+        )
+        check_number(len(op.asks))
+        self._run_acquire(op, reply, Extras(sent.receipt, sent.decisions))
 
     def hold(self, body: bytes, reply: Responder) -> None:
         sent = _either(body)
@@ -174,16 +185,17 @@ class Endpoints:
 
     def _by_quota(self, sent: bodies.Acquire | bodies.Either, reply: Responder, extras: Extras) -> None:
         key, quota = _key(sent.key), self._quota(sent.quota)
-
-        def answer(verdict: Verdict) -> bytes:
-            reply.batch.decided.append(verdict)
-            return self._write(verdict, extras)
-
         if self._acquire_now is not None:
-            reply.tell(answer(self._acquire_now(key, quota, sent.cost, sent.id)))
+            reply.tell(self._answer(self._acquire_now(key, quota, sent.cost, sent.id), reply, extras))
         else:
-            op = self._operations.acquire(key, quota, sent.cost, id=sent.id)
-            self._run([op], reply, lambda outcomes: answer(verdict_of(outcomes[0])))
+            self._run_acquire(self._operations.acquire(key, quota, sent.cost, id=sent.id), reply, extras)
+
+    def _run_acquire(self, op: Acquire, reply: Responder, extras: Extras) -> None:
+        self._run([op], reply, lambda outcomes: self._answer(verdict_of(outcomes[0]), reply, extras))
+
+    def _answer(self, verdict: Verdict, reply: Responder, extras: Extras) -> bytes:
+        reply.batch.decided.append(verdict)
+        return self._write(verdict, extras)
 
     def _run(self, ops: Sequence[Op], reply: Responder, body_of: Callable[[Sequence[Outcome]], bytes]) -> None:
         """Run operations with the batch of the call. `body_of` makes the answer of their outcomes."""

@@ -67,6 +67,20 @@ CALLS = (
         {"key": ["alice", "search"], "quota": "10/second burst 20", "cost": 2},
     ),
     DocumentedCall(
+        "/v1/acquire-all",
+        "Decide on several requests together: all are charged or none",
+        "Each has its own key, quota and cost; together they may name up to 32 quotas. The answer is that of the "
+        "tightest. It has one receipt, and with `decisions: true` the decision of each counter, in the order sent.",
+        bodies.AcquireAll,
+        bodies.Verdict,
+        {
+            "requests": [
+                {"key": "alice", "quota": "10/second"},
+                {"key": ["organisation", "acme"], "quota": "100000/day", "cost": 5},
+            ]
+        },
+    ),
+    DocumentedCall(
         "/v1/peek",
         "What a request would be answered, charging nothing",
         "By `descriptor`, or by `key` and `quota`. With key and quota a cost of 0 asks only how things stand.",
@@ -186,7 +200,7 @@ _HEADERS = {name: {"schema": {"type": "string"}} for name in ("RateLimit-Policy"
 
 def _operation(call: DocumentedCall, sent: Json, answered: Json) -> Json:
     return {
-        "operationId": call.path.removeprefix("/v1/").replace("/", "_"),
+        "operationId": call.path.removeprefix("/v1/").replace("/", "_").replace("-", "_"),
         "summary": call.summary,
         "description": call.text,
         "requestBody": {

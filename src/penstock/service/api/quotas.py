@@ -27,11 +27,10 @@ class KnownQuotas:
         """Return `quota` itself; raise `InvalidQuota` if there are too many."""
         if quota.__class__ is str and quota in self._texts:
             return quota
-        if quota.__class__ is list and len(quota) > TOGETHER:  # before any of them is read
-            raise _too_many(len(quota))
+        if quota.__class__ is list:  # before any of them is read
+            check_number(len(quota))
         parts = self._operations.quotas(quota)
-        if len(parts) > TOGETHER:
-            raise _too_many(len(parts))
+        check_number(len(parts))
         found = {part.identity for part in parts} - self._identities
         if len(self._identities) + len(found) > self._most:
             raise InvalidQuota(
@@ -46,5 +45,7 @@ class KnownQuotas:
         return quota
 
 
-def _too_many(quotas: int) -> InvalidQuota:
-    return InvalidQuota(f"quota: {quotas} of them (expected at most {TOGETHER} in one call)")
+def check_number(quotas: int) -> None:
+    """Raise `InvalidQuota` if one call names more quotas than it may."""
+    if quotas > TOGETHER:
+        raise InvalidQuota(f"quota: {quotas} of them (expected at most {TOGETHER} in one call)")
