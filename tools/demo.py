@@ -99,14 +99,14 @@ limiter.acquire("alice", ["10/second burst 20", "1000/hour"], cost=2)  # both or
 
 
 class Run(NamedTuple):
-    """What one algorithm made of one scene: an answer per request, and the times of what it admitted."""
+    """The answers of one algorithm in one scene, and the times of its admissions."""
 
     answers: tuple[bool, ...]
     admitted: tuple[float, ...]
 
     @property
     def most(self) -> int:
-        """The most that was admitted in any span of one period."""
+        """The most units admitted in any span of one period."""
         return max(sum(end - PERIOD < time <= end for time in self.admitted) for end in self.admitted)
 
 
@@ -136,7 +136,7 @@ Line: TypeAlias = tuple[Span, ...]
 
 
 def lines() -> Iterator[Line]:
-    """The whole tour."""
+    """Return the whole tour."""
     heading = f"Penstock: five algorithms, {LIMIT} requests per {PERIOD} seconds, the same traffic"
     legend = Span(ADMITTED, "yes"), Span(" admitted  "), Span(REFUSED, "no"), Span(" refused")
     yield ()
@@ -221,7 +221,7 @@ def ansi(line: Line) -> str:
 
 
 def svg(page: Sequence[Line]) -> str:
-    """A picture of the page. Every character is placed by its column, whatever font the viewer has."""
+    """Return the page as SVG. Every character is placed by its column, so that any font fits."""
     column, row, margin = 8.4, 19, 14
     width, height = round(COLUMNS * column + 2 * margin), len(page) * row + 2 * margin
     texts = []
@@ -244,7 +244,7 @@ def svg(page: Sequence[Line]) -> str:
 
 
 def _words(line: Line) -> Iterator[tuple[int, str, str]]:
-    """The words of a line, each with its column and style."""
+    """Return the words of a line, each with its column and style."""
     column = 0
     for text, style in line:
         for gap, characters in groupby(text, key=str.isspace):

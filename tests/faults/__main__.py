@@ -1,6 +1,6 @@
-"""`python -m tests.faults [fault ...]`: make stores fail in every way we know, and say what callers saw of it.
+"""`python -m tests.faults [fault ...]`: inject every fault of the catalogue, and report what callers saw.
 
-The exit code is 0 if every promise was kept. What is measured is printed and not judged: a slow machine is no error.
+The exit code is 0 if every promise was kept. Measurements are printed and not asserted: a slow machine is no error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _trial(fault: Fault, stages: Stages, effort: Effort) -> Trial:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put `text` between the two marks in a file."""
+    """Replace the text between the two marks in a file."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,6 +1,6 @@
-"""Runs the faults that need a network of their own in a process that has one, where that is permitted.
+"""Run the faults that need a network namespace in a process that has one, where the system permits it.
 
-`python -m tests.faults.apart NAME ci|full FILE` is that process: it leaves what it saw in a file.
+`python -m tests.faults.apart NAME ci|full FILE` is that process: it writes its results to a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOPOLOGY = "own network"
 
 
 def run_apart(fault: Fault, effort: Effort) -> Trial:
-    """As `run`, in another process."""
+    """Run a fault in another process."""
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder:
         file = Path(folder) / "trial"
         program = (sys.executable, "-m", "tests.faults.apart")

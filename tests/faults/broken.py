@@ -1,4 +1,4 @@
-"""Limiters that break a promise, each in one way: what shows that the checks of faults find it."""
+"""Limiters that break one promise each, to show that the checks find it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model import Acquire, Op, Outcome, Verdict
 
 
 class Generous(Fallback):
-    """Admits everything when the store is gone, and says that it had decided."""
+    """Admits everything while the store is unavailable, as if the store had decided."""
 
     def _instead(self, op: Op, failed: Any, now: Micros) -> Outcome:
         outcome = super()._instead(op, failed, now)
@@ -22,7 +22,7 @@ class Generous(Fallback):
 
 
 class Making(NamedTuple):
-    """How a limiter is made that should show some behaviour: its options, and what is added to its URL."""
+    """The options of a limiter with some behaviour, and an addition to its URL."""
 
     options: Callable[[Any], dict[str, Any]]
     url: str = ""
@@ -31,9 +31,9 @@ class Making(NamedTuple):
 BROKEN: dict[str | None, Making] = {
     None: Making(lambda behaviour: {"on_failure": behaviour}),
     "generous": Making(lambda behaviour: {"layers": [Generous(behaviour)]}),
-    "resentful": Making(  # never asks a store again that has failed
+    "resentful": Making(  # never retries a store that has failed
         lambda behaviour: {"on_failure": behaviour}, "&breaker_failures=1&breaker_dwell=3600"
     ),
     "raising": Making(lambda _: {"on_failure": "raise"}),
 }
-"""By what is wrong with them; None: nothing."""
+"""The limiters by their defect; None: no defect."""

@@ -1,14 +1,14 @@
-"""The faults. Each is a short story: what happens until the store can do its work again, and how it is put right after.
+"""The faults. Each is a generator: the failure up to the `yield`, and the clean-up after it.
 
     @fault("connection refused", "one server")
     def refused(stage: One) -> Iterator[None]:
         stage.cut()
         stage.hold(3)
         stage.proxy.accept()
-        yield                       # the store is back; now the fleet has to find it, by itself
+        yield                       # the store is back; the fleet has to recover by itself
 
-`budgets` says how many times its limit a key may be admitted beyond it: once for hosts that decide in the store's
-place, and once more where the store forgets what it had counted.
+`budgets` is the allowed over-admission of a key in multiples of its limit: one for hosts that decide instead of the
+store, and one more where the store forgets its counters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOUR = 3_600
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a store.
+    """A failure of a store.
 
     - `ci`: whether it is part of the usual run of the tests.
     - `possible`: whether it can be done on this machine.
@@ -83,7 +83,7 @@ def frozen(stage: One) -> Iterator[None]:
 def cut(stage: One) -> Iterator[None]:
     stage.proxy.requests = stage.proxy.replies = Flow(held=True)
     stage.hold(4)
-    stage.proxy.reset()  # what a network does not deliver for long is given up, not delivered late
+    stage.proxy.reset()  # a network drops what it cannot deliver for long
     stage.proxy.requests = stage.proxy.replies = Flow()
     yield
 
@@ -114,7 +114,7 @@ fault("replies slowed by 100 ms", "one server", ci=True)(slowed(100))
 
 @fault("CLIENT PAUSE", "one server")
 def paused(stage: One) -> Iterator[None]:
-    """Nobody is answered until the time is over, not even who would end it."""
+    """The server answers no command, not even one that would end the pause."""
     stage.server.ask("CLIENT", "PAUSE", round(3_000 * stage.effort.share), "ALL")
     stage.server.ask("PING")
     yield
@@ -122,7 +122,7 @@ def paused(stage: One) -> Iterator[None]:
 
 @fault("script stall", "one server")
 def stalled(stage: One) -> Iterator[None]:
-    """Somebody else's script runs for seconds; from a tenth of one on the server says BUSY."""
+    """A slow script blocks the server for seconds; after a tenth of a second it replies BUSY."""
     stage.server.ask("CONFIG", "SET", "busy-reply-threshold", 100)
     micros = round(3 * stage.effort.share * SECOND)
     stage.server.ask(
@@ -138,7 +138,7 @@ def stalled(stage: One) -> Iterator[None]:
 
 @fault("READONLY", "one server", ci=True)
 def readonly(stage: One) -> Iterator[None]:
-    """It was made a replica of one that is not there: it keeps what it has, and takes nothing."""
+    """The server becomes a replica of a missing primary: it keeps its keys and refuses writes."""
     stage.server.ask("REPLICAOF", "127.0.0.1", 1)
     stage.hold(3)
     stage.server.ask("REPLICAOF", "NO", "ONE")
@@ -193,7 +193,7 @@ fault("clock steps −1 h", "one server", budgets=2, possible=can_step_clocks)(s
 
 @fault("corrupt values", "one server", budgets=2, ci=True)
 def corrupt(stage: One) -> Iterator[None]:
-    """Everything that is stored is overwritten."""
+    """All stored values are overwritten."""
     with stage.server.talk() as conversation:
         for key in conversation.ask("KEYS", "*"):
             conversation.ask("SET", key, "not a counter", "EX", 600)
@@ -202,7 +202,7 @@ def corrupt(stage: One) -> Iterator[None]:
 
 @fault("crash holding places", "one server")
 def crashed(stage: One) -> Iterator[None]:
-    """A process that holds all places is killed: nobody gives them back, and their ttl does."""
+    """A process that holds all places is killed: the places return by their ttl."""
     key, quota, ttl = f"{stage.fleet.generation}-places", "4_concurrent_ttl_2s", 2
     program = (sys.executable, "-m", "tests.faults.holder", stage.fleet.url_for("closed"), str(stage.proxy.port))
     holder = subprocess.Popen((*program, key, quota), cwd=ROOT, stdout=subprocess.PIPE)
@@ -271,7 +271,7 @@ def primary_killed(stage: Watched) -> Iterator[None]:
 
 @fault("zombie primary, no min-replicas", "Sentinel", budgets=2)
 def zombie(stage: Watched) -> Iterator[None]:
-    """Frozen until another is promoted, it goes on as if nothing had happened."""
+    """The primary is frozen until another is promoted, then still acts as a primary."""
     old = stage.servers.freeze_and_promote()
     old.thaw()
     yield
@@ -304,7 +304,7 @@ def owner_killed(stage: Sharded) -> Iterator[None]:
 
 @fault("resharding", "Cluster")
 def resharded(stage: Sharded) -> Iterator[None]:
-    """A third of what one node has moves to another."""
+    """A third of one node's slots moves to another."""
     source, target, *_ = stage.cluster.primaries
     slots = _used_slots(source)
     stage.cluster.reshard(slots[: max(len(slots) // 2, 1)], target)
@@ -321,7 +321,7 @@ def shard_lost(stage: Sharded) -> Iterator[None]:
 
 
 def _used_slots(server: Server) -> list[int]:
-    """The slots of which a node has keys."""
+    """Return the slots of which a node has keys."""
     with server.talk() as conversation:
         keys = conversation.ask("KEYS", "*")
         return sorted({int(conversation.ask("CLUSTER", "KEYSLOT", key)) % SLOTS for key in keys})

@@ -1,6 +1,6 @@
-"""What must be true of every fault. A check looks at a trial and says what is wrong; nothing, if all is well.
+"""The promises that hold during every fault. A check yields what is wrong in a trial.
 
-Times are measured and told, never asserted, but for deadlines of many seconds: machines stand still.
+Times are reported, not asserted, except for deadlines of many seconds: machines stand still.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.faults.node import PATIENCE
 
 @dataclass
 class Trial:
-    """What was seen of one fault: answers from before it began until all was well again, and for a while after.
+    """The record of one fault: the answers from before it until after the recovery.
 
-    - `budgets`: how many times its limit a key may be admitted beyond it.
-    - `began`, `ended`: from when on the store could not do its work, and since when it could.
-    - `used`: what the store has counted of the wide counters in the end.
-    - `steady`: whether the fleet was enforcing again, by itself, when we stopped waiting for it.
-    - `broken`: what the fault's own story found wrong.
+    - `budgets`: the allowed over-admission of a key, in multiples of its limit.
+    - `began`, `ended`: when the store failed, and when it was back.
+    - `used`: the final counts of the wide counters in the store.
+    - `steady`: whether the fleet enforced limits again by itself within the time allowed.
+    - `broken`: what the fault itself found wrong.
     """
 
     fault: str
@@ -53,14 +53,14 @@ class Trial:
         return max((answer.took for answer in self.during), default=0)
 
     def slowest(self, share: float) -> Micros:
-        """What that share of the answers was faster than."""
+        """The quantile of the answers' times."""
         times = sorted(answer.took for answer in self.during)
         return times[min(int(len(times) * share), len(times) - 1)] if times else 0
 
     @property
     def recovery(self) -> Micros:
-        """From when the store could do its work until the last answer that was not its own, of limiters that are asked
-        often: one that is asked twice a second notices half a second later.
+        """Seconds from the store's recovery to the last answer without it, of limiters with frequent calls: rare
+        calls would add the time between two of them.
         """
         often = [answer for answer in self.answers if answer.behaviour == "local" and answer.returned > self.ended]
         late = [answer.returned for answer in often if answer.degraded or answer.error]
@@ -68,24 +68,24 @@ class Trial:
 
     @property
     def counted(self) -> int:
-        """Units of the wide counters that were admitted where what is admitted should be counted."""
+        """Units of the wide counters that were admitted and should be counted."""
         return sum(answer.allowed for answer in self.answers if answer.key in self.used and answer.behaviour == "local")
 
     @property
     def lost(self) -> int:
-        """Those of them that the store knows nothing of."""
+        """Those of them that the store has not counted."""
         admitted = Counter(a.key for a in self.answers if a.allowed and a.behaviour == "local")
         return sum(max(admitted[key] - used, 0) for key, used in self.used.items())
 
     @property
     def worst(self) -> tuple[int, int]:
-        """Units above the limit, and the limit, of the counter of which most was admitted."""
+        """Units above the limit, and the limit, of the counter with the highest over-admission."""
         excesses = [(_excess(calls, quota_of(key)), quota_of(key).limit) for key, calls in _histories(self).items()]
         return max(excesses, key=lambda each: each[0] / each[1], default=(0, 1))
 
 
 def _histories(trial: Trial) -> dict[str, list[Call]]:
-    """What was admitted of each counter whose limits count, by whoever decided."""
+    """Units admitted per counter, by the store or in its place, of the limiters that enforce limits."""
     calls: dict[str, list[Call]] = {}
     for node, behaviour, key, invoked, returned, allowed, _, error in trial.answers:
         if behaviour == "local" and not error:
@@ -102,7 +102,7 @@ def _excess(calls: list[Call], quota: Quota) -> int:
 # ---------------------------------------------------------------- the checks
 
 
-def nobody_hangs(trial: Trial) -> Iterable[str]:
+def every_call_is_answered(trial: Trial) -> Iterable[str]:
     """Every call is answered."""
     if trial.hung:
         yield f"{trial.hung} calls had no answer after {PATIENCE:g} s"
@@ -111,7 +111,7 @@ def nobody_hangs(trial: Trial) -> Iterable[str]:
 
 
 def no_errors(trial: Trial) -> Iterable[str]:
-    """What goes wrong with the store does not reach callers, nor do faults of our own happen."""
+    """Failures of the store raise no errors for callers, and no internal errors occur."""
     errors = Counter(answer.error for answer in trial.answers if answer.error)
     for error, number in errors.items():
         yield f"{number} calls raised {error}"
@@ -120,7 +120,7 @@ def no_errors(trial: Trial) -> Iterable[str]:
 
 
 def answers_fit(trial: Trial) -> Iterable[str]:
-    """Who cannot ask the store answers as it was told: `open` always admits, `closed` never does."""
+    """A limiter without its store follows `on_failure`: `open` always admits, `closed` never does."""
     for answer in trial.answers:
         if answer.degraded and answer.source != answer.behaviour:
             yield f"a limiter told to be {answer.behaviour} answered by {answer.source}"
@@ -132,9 +132,7 @@ def answers_fit(trial: Trial) -> Iterable[str]:
 
 
 def admits_within_bound(trial: Trial) -> Iterable[str]:
-    """Hosts and store each keep their promise for a budget, and so does the store again if it has forgotten: together
-    they keep that of so many budgets, and a unit per host for rounding.
-    """
+    """Over-admission stays within the budgets of the fault, plus a unit per host for rounding."""
     for key, calls in _histories(trial).items():
         quota = quota_of(key)
         bound = quota.resized(lambda units: units * (1 + trial.budgets) + trial.hosts)
@@ -144,7 +142,7 @@ def admits_within_bound(trial: Trial) -> Iterable[str]:
 
 
 def enforces_again(trial: Trial) -> Iterable[str]:
-    """Without anybody's help every node is answered by the store again, and refuses what is used up."""
+    """Every node uses the store again by itself, and refuses exhausted counters."""
     if not trial.steady:
         yield "not answered by the store again"
         return
@@ -158,7 +156,7 @@ def story_holds(trial: Trial) -> Iterable[str]:
 
 
 CHECKS: Sequence[Callable[[Trial], Iterable[str]]] = (
-    nobody_hangs,
+    every_call_is_answered,
     no_errors,
     answers_fit,
     admits_within_bound,
@@ -168,5 +166,5 @@ CHECKS: Sequence[Callable[[Trial], Iterable[str]]] = (
 
 
 def wrong(trial: Trial) -> list[str]:
-    """All that is wrong, and who says so."""
+    """Return all violations, with the name of the check."""
     return [f"{check.__name__}: {finding}" for check in CHECKS for finding in check(trial)]

@@ -1,4 +1,4 @@
-"""Processes that ask one store, as hosts of one fleet do: half of them with blocking threads, half with asyncio."""
+"""A fleet of processes on one store: half of them with blocking threads, half with asyncio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE = 60.0
 
 
 class Told(NamedTuple):
-    """What a fleet has to say of one generation."""
+    """The answers of a fleet for one generation of counters."""
 
     answers: list[Answer]
     sent: int
@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
 
 class Fleet:
-    """So many nodes on the store at `url`, which ask from the beginning to the end."""
+    """Nodes on the store at `url`, under load from the beginning to the end."""
 
     def __init__(self, url: str, folder: Path, nodes: int = 4, rate: float = RATE) -> None:
         self.url, self._folder = url, folder
@@ -79,7 +79,7 @@ class Fleet:
     # ---------------------------------------------------------------- telling nodes
 
     def tell(self, *lines: str) -> list[Any]:
-        """What all nodes answer to a line, or each to its own."""
+        """Send a line to all nodes, or one to each, and return the replies."""
         for node, line in zip(self._nodes, lines * (len(self._nodes) // len(lines)), strict=True):
             self._say(node, line)
         return [self._hear(node) for node in self._nodes]
@@ -115,7 +115,7 @@ class Fleet:
         self.tell("open " + json.dumps(urls | {"broken": broken}).replace(" ", ""))
 
     def turn(self) -> Told:
-        """Go on with other counters, of the next generation; what came of those before."""
+        """Switch to the next generation of counters; return the answers of the previous one."""
         self.generation = f"g{next(self._numbers)}"
         files = [self._folder / f"{self.generation}-{number}" for number in range(len(self._nodes))]
         told = self.tell(*(f"turn {self.generation} {file}" for file in files))
@@ -126,7 +126,7 @@ class Fleet:
         return Told(answers, sent, not_sent, hung, [name for each in told for name in each["faults"]])
 
     def used(self, generation: str) -> dict[str, int]:
-        """What the store has counted of the wide counters."""
+        """Return the store's counts of the wide counters."""
         used: dict[str, int] = self.tell_one(0, f"used {generation}")
         return used
 
@@ -145,7 +145,7 @@ class Fleet:
 
     @property
     def is_steady(self) -> bool:
-        """Whether every limiter gets answers of the store only, for a while now, and every breaker is closed."""
+        """Return whether every limiter has had answers of the store only for a while, with closed breakers."""
         return all(
             desk["steady"] and desk["since"] > 0.3 and set(desk["breakers"].values()) <= {"closed"}
             for desk in self.look()
@@ -156,7 +156,7 @@ class Fleet:
         return [node["local"]["refusals"] for node in self.tell("look")]
 
     def wait_until_ready(self) -> None:
-        """Return when all is well, and every limiter knows of all others."""
+        """Return when the fleet is steady, and every limiter knows of all others."""
         wait_until(lambda: self.is_steady, "a fleet that the store answers", pause=0.05)
         wait_until(self._knows_itself, "hosts that know of one another", pause=0.1)
 
@@ -165,7 +165,7 @@ class Fleet:
         return all(number is None or number >= len(self._nodes) for number in known)
 
     def wait_until_told(self, patience: float = 30.0) -> None:
-        """Wait until what was admitted locally has been told to the store, but not for ever."""
+        """Wait until local admissions have been reported to the store, with a deadline."""
         with suppress(TimeoutError):
             wait_until(lambda: not any(desk["untold"] for desk in self.look()), "reports", pause=0.05, within=patience)
 

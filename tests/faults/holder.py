@@ -1,4 +1,4 @@
-"""Takes all places of a quota and holds on to them, until it is killed.
+"""Take all places of a quota and hold them until killed.
 
 python -m tests.faults.holder URL PORT KEY QUOTA
 """

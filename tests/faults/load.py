@@ -1,8 +1,8 @@
-"""What a fleet asks while its store fails, and the record of every answer.
+"""The load of a fleet while its store fails, and the record of every answer.
 
 The counters of one trial share a name, its generation, so that each begins with nothing used. Most have a period that
-does not end meanwhile: what is admitted of them in all, whoever decides, is what the bound is about. Two have a short
-one, and go on. Of the wide ones nobody uses up anything: they show what is counted, and what is lost.
+does not end meanwhile: the bound is about everything admitted of them, by the store or without it. Two have a short
+period. The wide ones are never exhausted: they show what is counted, and what is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOT = "hot"
 
 QUOTAS = {
     HOT: f"10/{LONG}",  # asked far more often than it admits
-    "spent": f"6/{LONG} fixed_window",  # soon refused: who is known to be, does not begin anew
+    "spent": f"6/{LONG} fixed_window",  # soon refused: a known refusal must survive the fault
     "fixed": f"20/{LONG} fixed_window",
     "sliding": f"20/{LONG}",
     "rolling": f"16/{LONG} rolling_window",

@@ -1,4 +1,4 @@
-"""One host of a fleet, as a program: asks at a steady rate, whatever comes back and however late, and notes it.
+"""One host of a fleet, as a program: an open-loop load at a steady rate, and a record of the answers.
 
     python -m tests.faults.node threads|tasks NAME RATE FILE-OF-NAMES
 
@@ -9,7 +9,7 @@ says, and answers with a line of JSON:
     turn GENERATION FILE        ask for other counters from now on; leave the answers to those before in the file
     look                        how things stand
     used GENERATION             units that the store has counted of the wide counters
-    free KEY QUOTA              places that nobody holds
+    free KEY QUOTA              free places
     flood KEYS                  ask for so many keys once, as fast as can be; what that costs in memory
 
 The load is bounded: at most OUTSTANDING calls are under way, and what is due beyond that is counted as not sent.
@@ -115,7 +115,7 @@ class Node:
         while True:
             await asyncio.sleep(TICK)
             now = monotonic()
-            if now - due > 1:  # this process itself stood still: nobody would have asked it
+            if now - due > 1:  # this process itself stood still: a real host would have had no load
                 due = now
             while due <= now:
                 due += 1 / self._rate * self._random.uniform(0.5, 1.5)
@@ -148,8 +148,6 @@ class Node:
         answer = Answer(self._name, desk.behaviour, key, invoked, returned, allowed, source, error)
         answers.append(answer)
         desk.heard(answer)
-
-    # ---------------------------------------------------------------- what it is told to do
 
     async def open(self, text: str) -> str:
         urls: dict[str, Any] = json.loads(text)
@@ -201,7 +199,7 @@ class Node:
             await asyncio.sleep(0.02)
 
     async def flood(self, keys: str) -> dict[str, int]:
-        """Keys that were never seen before, one request each, of a quota that nobody else asks for: counters of one
+        """Send one request each for new keys, of a quota with no other load: counters of one
         identity are taken to be of one limit when there is no room, and those of the trial would begin anew.
         """
         desk, before = self._desks["local"], _memory()

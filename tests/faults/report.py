@@ -1,4 +1,4 @@
-"""What was measured of each fault, as the table of docs/results/faults.md, and the four totals under it."""
+"""The measurements of each fault as the table of docs/results/faults.md, with four totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a fault on its stage, and says what was seen of it."""
+"""Run a fault on its stage, and return the trial."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.rig.processes import DEADLINE, wait_until
 
 
 def run(fault: Fault, stage: Stage, *, broken: str | None = None, patience: float = DEADLINE) -> Trial:
-    """The fleet asks from before the fault until it is answered by the store again, for `patience` seconds at most.
+    """Keep the fleet under load from before the fault until it uses the store again, for at most `patience` seconds.
 
-    With `broken` limiters, which are there to show that the checks find what they should.
+    `broken`: limiters with a defect that the checks must find.
     """
     fleet, effort = stage.fleet, stage.effort
     trial = Trial(fault.name, fault.topology, hosts=len(fleet.kinds), budgets=fault.budgets)
@@ -42,7 +42,7 @@ def run(fault: Fault, stage: Stage, *, broken: str | None = None, patience: floa
 
 
 def _comes_back(stage: Stage, patience: float) -> bool:
-    """Whether every node is answered by the store again, and refuses what is used up."""
+    """Return whether every node uses the store again, and refuses exhausted counters."""
     fleet, refusals = stage.fleet, stage.fleet.refusals()
     try:
         wait_until(lambda: fleet.is_steady, "a fleet that is answered by the store", pause=0.05, within=patience)

@@ -1,7 +1,6 @@
-"""Where faults happen: real servers of some topology, and a fleet that asks them. Started once, for all faults on it.
+"""Stages of faults: real servers of a topology and a fleet with load on them, shared by all faults of the topology.
 
-A stage is put right by whoever disturbed it. What a fault finds out beyond the usual is noted on the stage, and what it
-finds wrong is a finding like any other.
+Each fault restores its stage. It may note further facts and violations on the stage.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CI = Effort(before=0.7, after=0.2, share=0.2, keys=5_000)
 
 @dataclass
 class Stage:
-    """What every topology has."""
+    """The part that all topologies share."""
 
     fleet: Fleet
     effort: Effort
@@ -109,7 +108,7 @@ class Sharded(Stage):
 
 @dataclass
 class Apart(Stage):
-    """One server in a network namespace of its own, at the other end of a cable."""
+    """One server in a network namespace of its own, behind a virtual link."""
 
     server: Server = field(kw_only=True)
 
@@ -132,7 +131,7 @@ def one(folder: Path, effort: Effort, nodes: int = 4, rate: float = RATE) -> Ite
 
 @contextmanager
 def durable(folder: Path, effort: Effort) -> Iterator[One]:
-    """One server that writes down what it does before it answers."""
+    """One server that appends each write to its file before it replies."""
     config = ("appendonly yes", "appendfsync always")
     with (
         Server(FLAVOUR, config=config) as server,
@@ -171,7 +170,7 @@ def sharded(folder: Path, effort: Effort) -> Iterator[Sharded]:
 
 @contextmanager
 def apart(folder: Path, effort: Effort) -> Iterator[Apart]:
-    """To be entered in a network namespace that is ours: see `in_own_network`."""
+    """A stage within a network namespace; see `in_own_network`."""
     config = ("bind 0.0.0.0", "protected-mode no")
     with Server(FLAVOUR, config=config, prefix=("unshare", "--net")) as server:
         _run("ip", "link", "set", "lo", "up")
@@ -197,7 +196,7 @@ IN_OWN_NETWORK = ("unshare", "--map-root-user", "--net")
 
 
 def can_have_own_network() -> bool:
-    """Whether this system lets us have one, with a cable to another."""
+    """Return whether the system permits a network namespace with a link to another."""
     if any(shutil.which(program) is None for program in ("unshare", "nsenter", "ip")):
         return False
     cable = ("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")

@@ -1,4 +1,4 @@
-"""Throwaway TLS certificates, made by the `openssl` command: each signs itself, so it is also what a client trusts."""
+"""Throwaway TLS certificates, made by the `openssl` command. They are self-signed, so clients trust them directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def can_make_certificates() -> bool:
-    """Whether the `openssl` command is there."""
+    """Return whether the `openssl` command is installed."""
     return shutil.which("openssl") is not None
 
 
@@ -25,7 +25,7 @@ class Certificate:
 
     @classmethod
     def make(cls, host: str, folder: Path) -> Certificate:
-        """A new one for a host name or address. To test host-name checking, name a host that is not the server."""
+        """Create one for a host name or address. Another host than the server's tests host name checks."""
         path, key = folder / f"{host}.pem", folder / f"{host}.key"
         command = (
             *("openssl", "req", "-x509", "-days", "2", "-nodes", "-newkey", "ec"),
@@ -37,13 +37,13 @@ class Certificate:
         return cls(host, path, key)
 
     def server_context(self) -> ssl.SSLContext:
-        """For whoever answers connections with this certificate."""
+        """Return a server context with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.path, self.key)
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For whoever trusts this certificate and no other, and checks the host name."""
+        """Return a client context that trusts only this certificate, and checks the host name."""
         return ssl.create_default_context(cafile=str(self.path))
 
 

@@ -1,4 +1,4 @@
-"""Steps the wall clock of a server process while it runs, so that tests can do what NTP and administrators do.
+"""Step the wall clock of a running server process, as NTP and administrators do.
 
 A small library (`clock_shim.c`) is built where a C compiler is present, and preloaded into the server. It reads the
 shift from a file. Works on Linux, for programs that are linked to the C library dynamically.
@@ -22,7 +22,7 @@ def _compiler() -> str | None:
 
 
 def can_step_clocks() -> bool:
-    """Whether there is a compiler to build the library with, on a system that preloads it."""
+    """Return whether the system can build and preload the library."""
     return sys.platform == "linux" and _compiler() is not None
 
 

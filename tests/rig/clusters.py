@@ -1,4 +1,4 @@
-"""A real cluster: the slots of the keyspace are spread over primaries, each with replicas that can take its place.
+"""A real cluster: slots spread over primaries, each with replicas that can be promoted.
 
 with Cluster("valkey") as cluster:
     client = connect(cluster.url)
@@ -34,7 +34,7 @@ from tests.rig.topologies import (
 
 SLOTS = 16_384
 
-_HASTE = 1_000  # how patient nodes are while they meet: those with 15 s exchange their news for five
+_HASTE = 1_000  # the node timeout while nodes meet: with 15 s, gossip takes five seconds
 
 _CONFIG = """\
 cluster-enabled yes
@@ -43,7 +43,7 @@ cluster-node-timeout {node_timeout}
 cluster-require-full-coverage {full_coverage}
 cluster-allow-replica-migration no
 cluster-replica-validity-factor 0
-"""  # no replica goes elsewhere, nor is one too old to be promoted because the machine stood still
+"""  # no replica migrates, and none is too old to be promoted after the machine stood still
 
 
 class Cluster(Topology):
@@ -87,15 +87,13 @@ class Cluster(Topology):
         password = self.nodes[0].password
         return url if password is None else url.replace("://", f"://:{password}@")
 
-    # ---------------------------------------------------------------- who has what
-
     @property
     def primaries(self) -> tuple[Server, ...]:
-        """Who owns slots now, dead or alive, in the order of their first slots."""
+        """The owners of slots, dead or alive, in the order of their first slots."""
         return tuple(dict.fromkeys(owner for owner in self._owners(self._views()) if owner is not None))
 
     def owner(self, slot: int) -> Server:
-        """Who owns a slot: whoever claims it with the highest epoch, which is whom all will believe in the end."""
+        """The owner of a slot: the node that claims it with the highest epoch, on which all nodes will agree."""
         owner = self._owners(self._views())[slot]
         if owner is None:
             raise LookupError(f"slot {slot}: has no owner")
@@ -106,7 +104,7 @@ class Cluster(Topology):
         return [slot for slot, owner in enumerate(self._owners(self._views())) if owner is server]
 
     def replicas_of(self, primary: Server) -> tuple[Server, ...]:
-        """Its replicas, dead or alive, as they say themselves or else as others say of them."""
+        """Return its replicas, dead or alive, by their own view or else by that of other nodes."""
         return tuple(node for node, followed in self._following(self._views()).items() if followed is primary)
 
     # ---------------------------------------------------------------- what can happen to a primary
@@ -120,7 +118,7 @@ class Cluster(Topology):
     def freeze_and_promote(self, primary: Server) -> Server:
         """Freeze it, and return the replica that was promoted.
 
-        Thawed it soon hears of it from the others; what clients had sent meanwhile it may carry out before.
+        When thawed it soon learns of the promotion, but may first carry out requests sent meanwhile.
         """
         slot = self.slots_of(primary)[0]
         primary.freeze()
@@ -190,7 +188,7 @@ class Cluster(Topology):
     # ---------------------------------------------------------------- waiting
 
     def wait_for_new_owner(self, slot: int, old: Server) -> Server:
-        """Return the owner of a slot when all nodes that are awake agree on another than `old`."""
+        """Return the owner of a slot when all awake nodes agree on another one than `old`."""
         come_to_terms(
             lambda: self._agreed_owner(slot) not in (None, old),
             f"an owner of slot {slot} other than the one on port {old.port}",
@@ -198,7 +196,7 @@ class Cluster(Topology):
         return self.owner(slot)
 
     def wait_until_ok(self) -> None:
-        """Return when every slot is served, all that are awake are in their places, and each of them knows of it."""
+        """Return when every slot is served, and all awake nodes have their roles and agree on them."""
         come_to_terms(self._ok, "a cluster whose nodes agree that all is well")
 
     def _ok(self) -> bool:
@@ -209,19 +207,19 @@ class Cluster(Topology):
         return told["cluster_state"] == "ok" and int(told["cluster_slots_ok"]) == SLOTS
 
     def _replicated(self) -> bool:
-        """Whether all replicas that are awake are online, and nobody takes for dead who is awake."""
+        """Return whether all awake replicas are online, and no node marks an awake one as failed."""
         views = self._views()
         suspects = {self._names[line.name] for view in views for line in view if line.suspected}
         links = [(node, primary) for node, primary in self._following(views).items() if node.awake]
         return not awake(suspects) and all(primary.awake and follows(node, primary) for node, primary in links)
 
     def _agreed(self) -> bool:
-        """Whether all nodes that are awake know all nodes, and say the same of them."""
+        """Return whether all awake nodes know all nodes and have the same view."""
         said = [{(line.name, line.follows, line.slots) for line in view} for view in self._views()]
         return all(words == said[0] and len(words) == len(self.nodes) for words in said)
 
     def _agreed_owner(self, slot: int) -> Server | None:
-        """Who owns a slot according to all nodes that are awake, itself among them; None if there is none."""
+        """Return the owner of a slot if all awake nodes, including the owner, agree; else None."""
         owners = {self._owners([view])[slot] for view in self._views()}
         owner = owners.pop()
         return owner if not owners and owner is not None and owner.awake else None
@@ -229,11 +227,11 @@ class Cluster(Topology):
     # ---------------------------------------------------------------- what nodes say
 
     def _views(self) -> list[list[_Line]]:
-        """What each node that is awake says of all of them."""
+        """Return the view of each awake node."""
         return [_read(node.ask("CLUSTER", "NODES")) for node in awake(self.nodes)]
 
     def _owners(self, views: list[list[_Line]]) -> list[Server | None]:
-        """The owner of each slot: of all that are named, the one with the highest epoch."""
+        """Return the owner of each slot: the claimant with the highest epoch."""
         owners: list[Server | None] = [None] * SLOTS
         for line in sorted((line for view in views for line in view), key=lambda line: line.epoch):
             for first, last in line.slots:
@@ -241,7 +239,7 @@ class Cluster(Topology):
         return owners
 
     def _following(self, views: list[list[_Line]]) -> dict[Server, Server]:
-        """Each replica's primary, as it says itself or else as others say of it."""
+        """Return the primary of each replica, by its own view or else by that of other nodes."""
         lines = sorted((line for view in views for line in view), key=lambda line: line.is_self)
         followed = {line.name: line.follows for line in lines}
         return {self._names[name]: self._names[primary] for name, primary in followed.items() if primary != "-"}
@@ -290,7 +288,7 @@ class SlotMove:
     names: Mapping[str, Server]
 
     def begin(self) -> None:
-        """From now on new keys are the target's, and the source has those that it has."""
+        """Begin the move: new keys go to the target, existing ones stay at the source."""
         self._set(self.target, "IMPORTING", self.source)
         self._set(self.source, "MIGRATING", self.target)
 
@@ -305,7 +303,7 @@ class SlotMove:
         return len(keys)
 
     def finish(self) -> None:
-        """The slot is the target's. It is told first: if the source were, the two might send clients to each other."""
+        """Assign the slot to the target, which learns it first; else the two might redirect to each other."""
         others = set(awake(self.primaries)) - {self.target, self.source}
         for node in (self.target, self.source, *others):
             self._set(node, "NODE", self.target)
@@ -316,7 +314,7 @@ class SlotMove:
 
 
 class _Line(NamedTuple):
-    """What one node says of another, or of itself."""
+    """One node's view of another node, or of itself."""
 
     name: str
     flags: frozenset[str]
@@ -338,7 +336,7 @@ class _Line(NamedTuple):
 
 
 def _read(reply: bytes) -> list[_Line]:
-    """The reply to CLUSTER NODES, without slots that are on their way."""
+    """Parse the reply to CLUSTER NODES, without migrating slots."""
     lines = []
     for text in reply.decode().splitlines():
         name, _, flags, follows, _, _, epoch, _, *slots = text.split()

@@ -1,13 +1,13 @@
-"""A TCP proxy that does to a connection what networks do: delay, throttle, hold, lose, cut, reset, refuse.
+"""A TCP proxy that injects network faults: delay, throttle, hold, lose, cut, reset, refuse.
 
     with FaultProxy(server.address) as proxy:
         client = connect(proxy.address)
         proxy.replies = Flow(latency=0.1)      # from now on
-        proxy.replies = Flow(lost=True)        # requests are carried out, and nobody hears of it
-        proxy.replies = Flow()                 # all is well again
+        proxy.replies = Flow(lost=True)        # requests take effect, and replies are lost
+        proxy.replies = Flow()                 # no faults
 
-It runs on a thread of its own, so blocking code and event loops can use it alike. Nothing is random but jitter, and
-that is seeded. A test waits for what it needs to have happened (`when`), never for a while.
+It runs on a thread of its own, for blocking code and event loops alike. Jitter alone is random, and it is seeded. A
+test waits for a condition (`when`), never for a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """What a proxy has seen so far: connections made, those still open, and bytes each way."""
+    """The counts of a proxy: connections made, connections open, and bytes in each direction."""
 
     connections: int
     open: int
@@ -39,9 +39,9 @@ class Counts(NamedTuple):
 
 
 class FaultProxy:
-    """Stands between clients and the server at `target`; what it does to them is changed at run time.
+    """A proxy before the server at `target`, whose faults can be changed at run time.
 
-    `requests` and `replies` say how bytes travel to the server and back. Once an assignment returns, it is in force.
+    `requests` and `replies` set how bytes travel to the server and back. An assignment takes effect before it returns.
     With a `certificate` it speaks TLS to clients, and plainly to the server: the way to test TLS, and wrong host names,
     with servers that were built without it.
     """
@@ -85,7 +85,7 @@ class FaultProxy:
         self._run(self._directions["replies"].change(flow))
 
     def reset(self) -> None:
-        """Break all open connections, on both sides, without a goodbye (TCP RST)."""
+        """Reset all open connections on both sides (TCP RST)."""
         self._run(self._reset())
 
     def refuse(self) -> None:
@@ -103,7 +103,7 @@ class FaultProxy:
         return Counts(self._accepted, len(self._connections), requests, replies)
 
     def when(self, holds: Callable[[Counts], bool], timeout: float = DEADLINE) -> Counts:
-        """Wait until something has happened, e.g. `proxy.when(lambda counts: counts.replies.lost > 0)`."""
+        """Wait until a condition on the counts holds, such as `proxy.when(lambda counts: counts.replies.lost > 0)`."""
         with self._happened:
             if not self._happened.wait_for(lambda: holds(self.counts()), timeout):
                 raise TimeoutError(f"waited {timeout:g} s in vain; seen so far: {self.counts()}")
@@ -119,7 +119,7 @@ class FaultProxy:
         self._thread.start()
         try:
             self._run(self._listen())
-        except OSError:  # since we looked, somebody else took the port
+        except OSError:  # another process took the port meanwhile
             self.port = free_port()
             self._run(self._listen())
 
@@ -138,7 +138,7 @@ class FaultProxy:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the proxy's own thread, where nothing else happens meanwhile."""
+        """Run an action on the proxy's thread, so that nothing else runs at the same time."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE)
 
     async def _listen(self) -> None:
@@ -147,7 +147,7 @@ class FaultProxy:
 
     async def _deafen(self) -> None:
         if self._listener is not None:
-            # Who has just been accepted must find the listener open: otherwise asyncio leaves the socket lying about.
+            # A connection that was just accepted needs an open listener; else asyncio leaks its socket.
             for listening in self._listener.sockets:
                 self._loop.remove_reader(listening.fileno())
             for _ in range(3):
@@ -162,12 +162,12 @@ class FaultProxy:
     async def _end(self) -> None:
         await self._deafen()
         await self._reset()
-        await asyncio.sleep(0)  # who was accepted last has begun to be served: otherwise nobody would hang up on him
+        await asyncio.sleep(0)  # the task of the last connection must start, so that it can be closed
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # Who is still shaking hands (TLS) is served by no task, and would be left lying about with the loop.
+        # A connection in its TLS handshake has no task yet, and would leak with the loop.
         for transport in list(getattr(self._loop, "_transports", {}).values()):
             transport.abort()
         for _ in range(3):
@@ -176,7 +176,7 @@ class FaultProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             server_reader, server_writer = await asyncio.open_connection(*self.target)
-        except OSError:  # the server is not there: the client learns it by being hung up on
+        except OSError:  # the server is down: the client's connection is closed
             writer.close()
             return
         except asyncio.CancelledError:  # the proxy is being closed

@@ -1,16 +1,16 @@
-"""Pytest fixtures: servers of each flavour, shared by all tests of a process, and a share of their keys for each test.
+"""Pytest fixtures: servers of each flavour, shared by all tests of a process, and a key prefix for each test.
 
-Load them in a conftest.py with `pytest_plugins = ["tests.rig.fixtures"]`. A test that asks for one runs once per
-flavour; where a flavour is not installed, it is skipped and says so. They start when first asked for:
+Load them in a conftest.py with `pytest_plugins = ["tests.rig.fixtures"]`. A test with one of them runs once per
+flavour, and is skipped where a flavour is not installed. Servers start on first use:
 
-| one's keys on it | the servers |
+| fixture | servers |
 |---|---|
 | `keyspace` | `server`: one |
 | `sentinel_keyspace` | `sentinel_set`: a primary, two replicas, three sentinels |
 | `cluster_keyspace` | `cluster`: three primaries with a replica each |
 
-Tests that kill, freeze, reshard or reconfigure start some of their own. (The shared ones are more patient than those:
-nobody is promoted because the machine stood still.)
+Tests that kill, freeze, reshard or reconfigure servers start their own. The shared ones have longer timeouts, so that
+no replica is promoted because the machine stood still.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _keys(server: Server, prefix: str) -> list[bytes]:
 
 @dataclass
 class KeyspaceOn(Generic[HolderT]):
-    """The keys of one test: those of a server or a topology that begin with `prefix`.
+    """The keys of one test, which begin with `prefix`, on a server or a topology.
 
     When the test is over, all of them must expire, and within `horizon` seconds if the test has set it.
     """
@@ -101,7 +101,7 @@ class Keyspace(KeyspaceOn[Server]):
 
 
 class _Running(dict[str, T]):
-    """Starts what it has of a flavour when that is first looked up."""
+    """Starts the servers of a flavour on the first look-up."""
 
     def __init__(self, start: Callable[[str], AbstractContextManager[T]], closing: ExitStack) -> None:
         self._start = start
@@ -146,37 +146,37 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(flavour: str, running_servers: dict[str, Server]) -> Server:
-    """A running server that all tests share; leave it as you found it."""
+    """A running server that all tests share; leave it unchanged."""
     return running_servers[flavour]
 
 
 @pytest.fixture
 def sentinel_set(flavour: str, running_sentinel_sets: dict[str, SentinelSet]) -> SentinelSet:
-    """A running sentinel set that all tests share; leave it as you found it."""
+    """A running sentinel set that all tests share; leave it unchanged."""
     return running_sentinel_sets[flavour]
 
 
 @pytest.fixture
 def cluster(flavour: str, running_clusters: dict[str, Cluster]) -> Cluster:
-    """A running cluster that all tests share; leave it as you found it."""
+    """A running cluster that all tests share; leave it unchanged."""
     return running_clusters[flavour]
 
 
 @pytest.fixture
 def keyspace(server: Server) -> Iterator[Keyspace]:
-    """Keys of one's own on the shared server, whose expiries are checked after the test."""
+    """A key prefix on the shared server, whose expiries are checked after the test."""
     yield from _lent(Keyspace(server, _prefix()))
 
 
 @pytest.fixture
 def sentinel_keyspace(sentinel_set: SentinelSet) -> Iterator[KeyspaceOn[SentinelSet]]:
-    """Keys of one's own on the shared sentinel set's primary, whose expiries are checked after the test."""
+    """A key prefix on the shared sentinel set's primary, whose expiries are checked after the test."""
     yield from _lent(KeyspaceOn(sentinel_set, _prefix()))
 
 
 @pytest.fixture
 def cluster_keyspace(cluster: Cluster) -> Iterator[KeyspaceOn[Cluster]]:
-    """Keys of one's own on the shared cluster's primaries, whose expiries are checked after the test."""
+    """A key prefix on the shared cluster's primaries, whose expiries are checked after the test."""
     yield from _lent(KeyspaceOn(cluster, _prefix()))
 
 

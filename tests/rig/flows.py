@@ -1,4 +1,4 @@
-"""Bytes on their way through a `FaultProxy`: how they travel in each direction, and the pipes that carry them."""
+"""The data paths of a `FaultProxy`: how bytes travel in each direction, and the pipes that carry them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PACKET = 1_460  # bytes that a throttled connection sends at once
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """How bytes travel in one direction, on connections new and old. Without arguments: as they come.
+    """How bytes travel in one direction, on all connections. The default forwards them unchanged.
 
-    - `latency`: seconds that each byte is late; `jitter`: up to as many more, at random. Order is kept.
+    - `latency`: the delay of each byte in seconds; `jitter`: a random addition of up to as many. Order is kept.
     - `bandwidth`: bytes per second, for each connection.
-    - `held`: nothing arrives, not even the end of the connection, until this changes; then all of it does.
-    - `lost`: what comes is swallowed. The end of a connection is not lost, but held.
+    - `held`: nothing is forwarded, not even the end of the connection, until this changes; then everything is.
+    - `lost`: bytes are dropped. The end of a connection is held.
     - `cut_after`: each connection is closed instead of forwarding more than this many bytes from now on.
     """
 
@@ -44,7 +44,7 @@ class Traffic(NamedTuple):
 
 
 class Direction:
-    """All connections' bytes in one direction: how they travel, and how many there were."""
+    """One direction of all connections: its flow and its counts."""
 
     def __init__(self) -> None:
         self.flow = Flow()
@@ -61,13 +61,13 @@ class Direction:
 
 
 class Connection:
-    """A client's connection and the one to the server that goes with it."""
+    """A client's connection and its connection to the server."""
 
     def __init__(self, requests: Pipe, replies: Pipe) -> None:
         self._pipes = (requests, replies)
 
     async def carry(self) -> None:
-        """Carry bytes both ways until either side is done, then close both."""
+        """Forward bytes both ways until either side closes, then close both."""
         work = [asyncio.ensure_future(step) for pipe in self._pipes for step in (pipe.receive(), pipe.deliver())]
         deliveries = work[1::2]
         try:
@@ -88,7 +88,7 @@ class Connection:
 
 
 class Pipe:
-    """One direction of one connection: received here, kept in flight for a while, delivered there."""
+    """One direction of one connection: bytes are received, delayed, delivered."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Pipe:
         while data:
             try:
                 data = await self._reader.read(_CHUNK)
-            except OSError:  # broken off: to the other side it looks like an end
+            except OSError:  # broken off: the other side sees an end
                 data = b""
             flow = self._direction.flow
             late = flow.latency + (self._jitter.uniform(0, flow.jitter) if flow.jitter else 0.0)
@@ -130,13 +130,13 @@ class Pipe:
                 return
 
     async def _passable(self, *, end: bool) -> Flow:
-        """The flow in force, once it lets anything go on."""
+        """Return the current flow, once it forwards anything."""
         while self._direction.flow.held or (end and self._direction.flow.lost):
             await self._direction.changed.wait()
         return self._direction.flow
 
     async def _forward(self, data: bytes, flow: Flow) -> bool:
-        """Send what may be sent; False if the connection is to be closed after it."""
+        """Send the bytes that may be sent; return False if the connection is to be closed."""
         if flow is not self._flow:
             self._flow, self._forwarded = flow, 0
         whole = data
@@ -151,8 +151,8 @@ class Pipe:
         if flow.bandwidth:
             await asyncio.sleep(len(data) / flow.bandwidth)
         self._forwarded += len(data)
-        self._direction.forwarded += len(data)  # first, so that nobody holds bytes that are not counted yet
+        self._direction.forwarded += len(data)  # counted first, so that no peer has uncounted bytes
         self.writer.write(data)
         self._notify()
-        with suppress(OSError):  # whoever is gone is noticed by reading from it
+        with suppress(OSError):  # a closed peer is noticed on reading
             await self.writer.drain()

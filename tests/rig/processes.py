@@ -1,9 +1,9 @@
-"""Child processes that never outlive the tests that started them, however those end.
+"""Child processes that never outlive the tests that started them.
 
 An exit handler is not enough: a test process may be killed. (A parent-death signal is tied to the *thread* that
 started the child, and would end servers whose starter thread is done.) So each scratch folder has a watcher, a shell
-that reads from a pipe whose other end only this process holds. It is told which process runs in the folder; when the
-pipe breaks, it kills that process and removes the folder.
+that reads process ids from a pipe whose other end only this process holds. When the pipe breaks, the watcher kills the
+latest process and removes the folder.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 DEADLINE = 60.0
-"""Seconds after which something that ought to have happened counts as hung. Machines have stood still for 25."""
+"""Seconds after which a wait counts as hung. Machines have stood still for 25."""
 
 
 def wait_until(holds: Callable[[], bool], what: str, pause: float = 0.002, within: float = DEADLINE) -> None:
-    """Return as soon as `holds()` is true, asked every `pause` seconds; raise TimeoutError if that never comes."""
+    """Return when `holds()` is true, checked every `pause` seconds; raise TimeoutError after `within` seconds."""
     give_up = time.monotonic() + within
     while not holds():
         if time.monotonic() > give_up:
-            raise TimeoutError(f"waited {within:g} s in vain for {what}")
+            raise TimeoutError(f"waited {within:g} s for {what}")
         time.sleep(pause)
 
 
@@ -36,7 +36,7 @@ _open: set[Workplace] = set()
 
 
 class Workplace:
-    """A scratch folder, and one process at a time that works in it. The process is addressed by its id alone."""
+    """A scratch folder, and one process at a time that works in it."""
 
     def __init__(self, prefix: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -53,7 +53,7 @@ class Workplace:
         _open.add(self)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a process in the folder; what it prints goes to `log`."""
+        """Start a process in the folder; its output goes to `log`."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -62,7 +62,7 @@ class Workplace:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt at the keyboard is for us to handle, not for our children
+                start_new_session=True,  # Ctrl-C must reach the tests, not the servers
             )
         self._tell_watcher(str(self.pid))
 
@@ -81,18 +81,18 @@ class Workplace:
         return self._process is not None and self._process.poll() is None
 
     def freeze(self) -> None:
-        """Stop the process without its knowing (SIGSTOP); returns when it stands still. Its connections stay open."""
+        """Freeze the process (SIGSTOP); return when it is frozen. Its connections stay open."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
         self.frozen = True
 
     def thaw(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Thaw it (SIGCONT)."""
         self.process.send_signal(signal.SIGCONT)
         self.frozen = False
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), frozen or not, and wait until it has."""
+        """End it (SIGTERM), frozen or not, and wait for its end."""
         self.thaw()
         self.process.terminate()
         try:
@@ -101,7 +101,7 @@ class Workplace:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill it (SIGKILL)."""
         self.process.kill()
         self.process.wait(DEADLINE)
         self.frozen = False
@@ -135,7 +135,7 @@ def _close_own() -> None:
 
 
 def _let_go_in_fork() -> None:
-    """Hold no end of the watchers' pipes, or they would wait for the forked process as well."""
+    """Close the pipes of the watchers, which would wait for the forked process otherwise."""
     for place in _open:
         place._let_go()
 

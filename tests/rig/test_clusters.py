@@ -1,4 +1,4 @@
-"""Clusters: what is said to happen to nodes and slots does, on real servers, and all is well again afterwards."""
+"""Clusters: failures and moves of nodes and slots on real servers, and the recovery."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -39,7 +39,7 @@ def atomic(conversation: Conversation, key: str) -> bool:
 
 
 class CheckThenIncrement:
-    """What everybody writes first. All threads look once before any of them counts, so that none can be lucky."""
+    """The usual first attempt. All threads read before any of them writes, so that the race always shows."""
 
     def __init__(self) -> None:
         self._looked = Barrier(THREADS)

@@ -1,4 +1,4 @@
-"""Sentinel sets: what is said to happen to a primary does, on real servers, and all is well again afterwards."""
+"""Sentinel sets: failures of a primary on real servers, and the recovery."""
 
 import socket
 from collections.abc import Iterator

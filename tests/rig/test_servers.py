@@ -1,4 +1,4 @@
-"""The servers that other tests stand on: real processes that do as they are told, and are gone in the end."""
+"""The servers of other tests: real processes that can be controlled and end with the tests."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()  # dead, and whoever adopted it has yet to notice
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()  # dead, and not reaped yet
 
 
 def test_at_least_the_server_that_comes_as_a_wheel_can_run() -> None:

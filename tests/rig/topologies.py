@@ -1,4 +1,4 @@
-"""What sets of servers have in common: they start and end together, and are asked until they have come to terms.
+"""The base of server topologies: they start and end together, and tests wait until they agree.
 
 See `tests.rig.sentinels` for a primary whose replicas Sentinel promotes, and `tests.rig.clusters` for
 keys that are spread over many servers.
@@ -20,26 +20,26 @@ from tests.rig.resp import Refusal
 from tests.rig.servers import Server
 
 AGAIN = 6.0
-"""Seconds after which servers have given up what they were asked for, if they could not do it: Cluster's are 5."""
+"""Seconds after which servers have given up an operation; those of a cluster take 5."""
 
 
 class Keyholder(Protocol):
-    """Whatever has keys: a server, or a topology of many."""
+    """Servers with keys: one, or a topology."""
 
     @property
     def primaries(self) -> Sequence[Server]:
-        """The servers that have the keys now."""
+        """The servers that hold the keys now."""
 
 
 class Topology(ABC):
-    """Servers that belong together. Used as a context manager they are started and joined, and closed in the end."""
+    """Servers that belong together. As a context manager, it starts and joins them, and closes them at the end."""
 
     def __init__(self, members: Iterable[Server]) -> None:
         self._members = tuple(members)
 
     @abstractmethod
     def _join(self) -> None:
-        """Make one of the members, which all run; return when they know one another."""
+        """Join the running members; return when they know one another."""
 
     def close(self) -> None:
         """Kill all members and remove their folders."""
@@ -59,7 +59,7 @@ class Topology(ABC):
 
 
 def together(do: Callable[[Server], object], servers: Iterable[Server]) -> None:
-    """Do something to all servers at once: each start takes a tenth of a second, and most of it is waiting."""
+    """Apply an action to all servers in parallel: each start takes a tenth of a second, mostly waiting."""
     members = list(servers)
     with ThreadPoolExecutor(len(members)) as pool:
         for done in [pool.submit(do, member) for member in members]:
@@ -67,14 +67,14 @@ def together(do: Callable[[Server], object], servers: Iterable[Server]) -> None:
 
 
 def awake(servers: Iterable[Server]) -> list[Server]:
-    """Those that can answer."""
+    """The members that can answer."""
     return [server for server in servers if server.awake]
 
 
 def come_to_terms(holds: Callable[[], bool], what: str) -> None:
-    """`wait_until`, for what takes a question to every server: asked less often, it leaves them time to get on.
+    """Wait like `wait_until`, with a longer pause, for conditions that query every server.
 
-    Who asks a server at the moment at which a sentinel gives it another role is cut off, and asks again.
+    A server cuts connections when a sentinel changes its role; the condition is then checked again.
     """
 
     def holds_now() -> bool:
@@ -89,7 +89,7 @@ def come_to_terms(holds: Callable[[], bool], what: str) -> None:
 
 
 def insist(ask: Callable[[], object], holds: Callable[[], bool], what: str) -> None:
-    """Ask for something until it holds: again when it is refused, and when it may have been given up silently."""
+    """Request something until it holds: again after a refusal, and after the servers may have given up."""
     again = 0.0
     refusal: Refusal | None = None
 
@@ -113,9 +113,9 @@ def insist(ask: Callable[[], object], holds: Callable[[], bool], what: str) -> N
 
 @contextmanager
 def without_replication(primary: Server, replicas: Sequence[Server]) -> Iterator[None]:
-    """What the primary acknowledges in this block reaches no replica. In the end the replicas go on, linked to nobody.
+    """Detach the replicas: what the primary acknowledges in this block does not reach them.
 
-    To freeze them is not enough: what the primary sends would wait in their sockets, and be carried out later.
+    Freezing them is not enough: writes of the primary would wait in their sockets and be applied later.
     """
     for replica in replicas:
         replica.freeze()
@@ -128,7 +128,7 @@ def without_replication(primary: Server, replicas: Sequence[Server]) -> Iterator
 
 
 def follows(replica: Server, primary: Server) -> bool:
-    """Whether a replica has all data of a primary, and gets what is new."""
+    """Return whether a replica has all data of a primary and receives new writes."""
     kind, *link = replica.ask("ROLE")
     if kind != b"slave" or link[1] != primary.port or link[2] != b"connected":
         return False
@@ -137,7 +137,7 @@ def follows(replica: Server, primary: Server) -> bool:
 
 
 def linked(password: str | None, certificate: Certificate | None) -> list[str]:
-    """The lines of configuration with which servers reach one another.
+    """Return the configuration lines with which servers reach one another.
 
     Replicas load what they are sent from the socket: from a file, Valkey's take up to a second to notice that it is
     complete.
@@ -151,7 +151,7 @@ def linked(password: str | None, certificate: Certificate | None) -> list[str]:
 
 
 def url_of(kind: str, servers: Iterable[Server]) -> str:
-    """Where a client finds a topology of a kind, e.g. `redis+cluster://:password@127.0.0.1:11000,127.0.0.1:11001`."""
+    """Return the URL of a topology, such as `redis+cluster://:password@127.0.0.1:11000,127.0.0.1:11001`."""
     members = list(servers)
     scheme, _, _ = members[0].url.partition("://")
     hosts = ",".join("{}:{}".format(*member.address) for member in members)

@@ -82,14 +82,14 @@ def test_python_of_another_version_does_not_count(tmp_path: Path) -> None:
 
 def test_failures_on_another_python_run_again_there() -> None:
     here = _result("unit + property", _case("tests/unit/test_a.py::test_a", "failed"))
-    there = _result("unit + property, Python 3.13", _case("tests/unit/test_a.py::test_a", "failed"))
-    there.python = str(runner.ROOT / ".venv-3.13" / "bin" / "python")
+    there = _result("unit + property, Python 3.99", _case("tests/unit/test_a.py::test_a", "failed"))
+    there.python = str(runner.ROOT / ".venv-3.99" / "bin" / "python")
     told = runner.failures([here, there], "full").splitlines()
     assert told[1:3] == [
         "  unit + property: tests/unit/test_a.py::test_a",
-        "  unit + property, Python 3.13: tests/unit/test_a.py::test_a",
+        "  unit + property, Python 3.99: tests/unit/test_a.py::test_a",
     ]
-    assert told[-2].startswith("  .venv-3.13/bin/python -m pytest")
+    assert told[-2].startswith("  .venv-3.99/bin/python -m pytest")
     assert Path(sys.executable).name in told[-3]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -168,6 +169,9 @@ def document() -> Json:
     """The description as plain values."""
     types = [kind for call in CALLS for kind in (call.sent, call.answered)] + [Problem]
     schemas, components = schema_components(types, ref_template="#/components/schemas/{name}")
+    for component in components.values():
+        if "description" in component:  # a docstring, whose indentation only Python 3.13 removes
+            component["description"] = cleandoc(component["description"])
     answers = iter(schemas)
     problem = {"description": "A problem", "content": {"application/problem+json": {"schema": schemas[-1]}}}
     paths = {call.path: {"post": _operation(call, next(answers), next(answers))} for call in CALLS}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from http import HTTPStatus
 
 from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError
 
@@ -27,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.service.api.bodies import encode
 from penstock.service.wire.calls import Head, Header
+from penstock.service.wire.problems import REASONS
 
 log = logging.getLogger("penstock.service")
 
@@ -103,7 +103,7 @@ def note(where: str, error: Exception) -> None:
 
 
 def _problem(status: int, code: str, detail: str, field: str | None) -> Problem:
-    return Problem(HTTPStatus(status).phrase, status, code, detail, UNSET if field is None else field)
+    return Problem(REASONS[status], status, code, detail, UNSET if field is None else field)
 
 
 # ---------------------------------------------------------------- what the decoder says

@@ -8,6 +8,13 @@ from http import HTTPStatus
 from penstock.service.wire.calls import Head
 from penstock.service.wire.limits import ServerLimits
 
+REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    413: "Request Entity Too Large",
+    414: "Request-URI Too Long",
+    422: "Unprocessable Entity",
+}
+"""Reason phrases by status, the same on all versions of Python: 3.13 has renamed these."""
+
 
 class RefusedRequest(Exception):
     """A request that is answered with an error.
@@ -25,7 +32,7 @@ class RefusedRequest(Exception):
 
     @property
     def body(self) -> bytes:
-        problem = {"title": self.status.phrase, "status": self.status, "code": self.code, "detail": self.detail}
+        problem = {"title": REASONS[self.status], "status": self.status, "code": self.code, "detail": self.detail}
         return json.dumps(problem, separators=(",", ":")).encode()
 
 

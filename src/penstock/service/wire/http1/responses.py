@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http import HTTPStatus
 
 from penstock.service.wire.calls import Head, Header
 from penstock.service.wire.http1.head import Http1Request
+from penstock.service.wire.problems import REASONS
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -22,7 +22,6 @@ LENGTHS = tuple(map(length, range(SIZES)))
 """The last header for all small bodies. Formatting the number costs more than the rest of an answer."""
 
 _BODILESS = frozenset({204, 304})
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 def _lines(headers: Sequence[Header]) -> bytes:
@@ -35,7 +34,7 @@ def _lines(headers: Sequence[Header]) -> bytes:
 
 def _start(head: Head) -> bytes:
     """Return the status line and the headers that all answers of a head share."""
-    return b"HTTP/1.1 %d %b\r\n" % (head.status, _PHRASES.get(head.status, "").encode()) + _lines(head.headers)
+    return b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, "").encode()) + _lines(head.headers)
 
 
 def encode_answer(request: Http1Request, head: Head, body: bytes, extra: Sequence[Header], date: bytes) -> bytes:
