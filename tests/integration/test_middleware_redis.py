@@ -65,7 +65,7 @@ async def test_middlewares_that_share_a_server_share_a_limit_and_leave_no_place_
 
 
 @pytest.mark.parametrize(("name", "adapter"), AWAITING.items(), ids=AWAITING)
-async def test_in_every_framework_places_on_a_server_come_back(
+async def test_places_on_a_server_come_back_in_every_framework(
     name: str, adapter: Any, running_servers: dict[str, Server]
 ) -> None:
     async with opened_async(running_servers["valkey"].url) as store:

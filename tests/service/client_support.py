@@ -81,13 +81,13 @@ def served(
 async def left(client: AsyncClient) -> None:
     """Wait until the client has no connection any more."""
     async with asyncio.timeout(DEADLINE):
-        while client._service.connections.open:  # noqa: ASYNC110  nobody tells
+        while client._service.connections.open:  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.002)
 
 
 @contextmanager
 def listening(behave: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Somebody who takes connections one after the other, and does what he likes with them; its URL."""
+    """Serve connections one after the other with `behave`; yields the URL."""
     door = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:

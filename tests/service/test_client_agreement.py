@@ -48,7 +48,7 @@ steps = st.lists(
 
 @pytest.fixture(scope="module")
 def asked() -> Iterator[tuple[Limiter, ManualClock]]:
-    """A limiter on a service, without the deny cache, which repeats what was said to others."""
+    """A limiter on a service, without the deny cache, which repeats refusals of other calls."""
     clock = ManualClock()
     with served(clock=clock) as (running, _):
         store = ServiceStore(ServiceCalls(Address(running.url), DEADLINE), clock)

@@ -33,7 +33,7 @@ def _client(running: Running) -> AsyncClient:
     return AsyncClient(running.url, timeout=DEADLINE, on_failure="raise")
 
 
-async def test_what_is_asked_in_one_turn_is_one_batch(at: tuple[Running, Batches]) -> None:
+async def test_checks_of_one_turn_of_the_loop_are_one_batch(at: tuple[Running, Batches]) -> None:
     running, batches = at
     async with _client(running) as client:
         await client.peek("warm", "1/hour")  # there is a connection
@@ -46,7 +46,7 @@ async def test_what_is_asked_in_one_turn_is_one_batch(at: tuple[Running, Batches
         assert batches.sizes == [1, 3]
 
 
-async def test_the_first_ones_share_the_connection_that_is_made_for_them(at: tuple[Running, Batches]) -> None:
+async def test_the_first_callers_share_the_connection_that_is_opened(at: tuple[Running, Batches]) -> None:
     running, _ = at
     async with _client(running) as client:
         verdicts = await asyncio.gather(*[client.acquire("a", "5/hour") for _ in range(30)])
@@ -54,7 +54,7 @@ async def test_the_first_ones_share_the_connection_that_is_made_for_them(at: tup
         assert running.run(lambda: running.server.connections) == 1
 
 
-async def test_a_crowd_is_given_more_connections(at: tuple[Running, Batches]) -> None:
+async def test_many_waiting_requests_open_more_connections(at: tuple[Running, Batches]) -> None:
     running, _ = at
     async with _client(running) as client:
 
@@ -65,7 +65,7 @@ async def test_a_crowd_is_given_more_connections(at: tuple[Running, Batches]) ->
         assert 1 < running.run(lambda: running.server.connections) <= 4
 
 
-async def test_the_limiter_s_interface(at: tuple[Running, Batches]) -> None:
+async def test_an_async_client_has_the_interface_of_a_limiter(at: tuple[Running, Batches]) -> None:
     running, _ = at
     async with _client(running) as client:
         verdicts = await client.acquire_many([("a", "1/hour"), ("a", "1/hour"), ("b", "1/hour")])
@@ -81,7 +81,7 @@ async def test_the_limiter_s_interface(at: tuple[Running, Batches]) -> None:
         assert (await client.inspect("tokens", "100/hour"))[0].used == 10
 
 
-async def test_the_enforcer_s_interface(at: tuple[Running, Batches]) -> None:
+async def test_an_async_client_has_the_interface_of_an_enforcer(at: tuple[Running, Batches]) -> None:
     running, _ = at
     async with _client(running) as client:
         assert [ruling.allowed for ruling in await client.check_many([ORDERS, (ORDERS, 2), ORDERS])] == [
@@ -110,7 +110,7 @@ async def test_the_enforcer_s_interface(at: tuple[Running, Batches]) -> None:
         await client.check(ORDERS)
 
 
-async def test_who_gives_up_leaves_the_connection_to_the_others(at: tuple[Running, Batches]) -> None:
+async def test_a_caller_that_gives_up_leaves_the_connection_to_the_others(at: tuple[Running, Batches]) -> None:
     running, _ = at
     async with _client(running) as client:
         tasks = [asyncio.ensure_future(client.acquire(f"key {number}", "1/hour")) for number in range(6)]
@@ -142,7 +142,7 @@ async def test_connections_that_the_service_has_closed_are_not_used_again() -> N
             assert len(batches.paths) == 2
 
 
-async def test_tokens_and_unix_sockets(tmp_path: Path) -> None:
+async def test_an_async_client_sends_its_token_over_a_unix_socket(tmp_path: Path) -> None:
     with served(token=TOKEN, family="unix", folder=str(tmp_path)) as (running, _):
         async with AsyncClient(f"unix:{running.address}", token=TOKEN, timeout=DEADLINE, on_failure="raise") as client:
             assert await client.check(ORDERS)
@@ -177,7 +177,7 @@ async def test_each_of_a_batch_fails_alone(at: tuple[Running, Batches]) -> None:
         assert [getattr(answer, "remaining", None) for answer in answers[1:]] == [2, 1, 1]
 
 
-async def test_who_is_cancelled_does_not_keep_the_others_of_a_batch_from_their_answers(
+async def test_a_cancelled_caller_does_not_keep_the_others_of_a_batch_from_their_answers(
     at: tuple[Running, Batches],
 ) -> None:
     running, batches = at
@@ -193,7 +193,7 @@ async def test_who_is_cancelled_does_not_keep_the_others_of_a_batch_from_their_a
     assert set(batches.paths) == {b"/v1/check/batch"}
 
 
-async def test_what_one_question_cannot_hold_is_several(at: tuple[Running, Batches]) -> None:
+async def test_checks_that_one_request_cannot_hold_are_sent_in_several(at: tuple[Running, Batches]) -> None:
     running, batches = at
     async with _client(running) as client:
         large = {"path": "/elsewhere", "user": "u" * 300_000}

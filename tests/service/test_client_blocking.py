@@ -52,7 +52,7 @@ def test_a_request_is_decided_by_the_service_s_rules(client: Client) -> None:
     assert first.headers["RateLimit-Policy"] == '"3-per-minute";q=3;w=60'
 
 
-def test_what_no_counter_decides_has_no_decisions(client: Client) -> None:
+def test_a_ruling_without_a_counter_has_no_decisions(client: Client) -> None:
     free, banned = client.check({"path": "/elsewhere"}), client.check({"path": "/banned"})
     assert (free.allowed, free.rule, free.decisions, free.receipt) == (True, "", (), None)
     assert (banned.allowed, banned.status, banned.reason, banned.message) == (False, 403, "blocked", "Go away.")
@@ -68,7 +68,7 @@ def test_a_request_with_an_id_is_charged_once(client: Client) -> None:
     assert client.peek(ORDERS).remaining == 3
 
 
-def test_many_are_one_question(client: Client, at: tuple[Running, Batches]) -> None:
+def test_many_checks_are_one_request(client: Client, at: tuple[Running, Batches]) -> None:
     _, batches = at
     asked = len(batches.paths)
     rulings = client.check_many([ORDERS, (ORDERS, 2), ORDERS, {"path": "/banned"}])
@@ -142,7 +142,7 @@ def test_holds_decorators_and_waiting_come_with_the_limiter(client: Client) -> N
     assert client.wait("patient", "5/second", timeout=0)
 
 
-def test_what_makes_no_sense_is_refused_as_by_the_library(client: Client) -> None:
+def test_invalid_arguments_are_refused_as_by_the_library(client: Client) -> None:
     with pytest.raises(InvalidInput, match="cost 9"):
         client.check(ORDERS, 9)
     with pytest.raises(InvalidRequest, match="descriptor"):
@@ -161,11 +161,11 @@ def test_what_makes_no_sense_is_refused_as_by_the_library(client: Client) -> Non
 
 def test_threads_share_a_client(client: Client) -> None:
     with ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda _: client.acquire("everybody", "100/hour"), range(120)))
+        verdicts = list(pool.map(lambda _: client.acquire("all", "100/hour"), range(120)))
     assert sum(verdict.allowed for verdict in verdicts) == 100
 
 
-def test_more_than_a_service_takes_at_once_is_asked_in_portions(client: Client) -> None:
+def test_more_checks_than_a_service_takes_are_sent_in_portions(client: Client) -> None:
     verdicts = client.acquire_many([("crowd", "400/hour")] * 700)
     assert sum(verdict.allowed for verdict in verdicts) == 400
     rulings = client.check_many([{"path": "/elsewhere/" + "x" * 3_000}] * 400)  # more than a megabyte
@@ -173,7 +173,7 @@ def test_more_than_a_service_takes_at_once_is_asked_in_portions(client: Client) 
     assert client.check_many([]) == []
 
 
-def test_a_closed_client_says_so(at: tuple[Running, Batches]) -> None:
+def test_calls_of_a_closed_client_raise(at: tuple[Running, Batches]) -> None:
     running, _ = at
     client = Client(running.url)
     client.close()
@@ -239,13 +239,16 @@ def test_both_sides_show_their_certificates(tmp_path: Path) -> None:
         trusted = Tls(server.path, own.path, own.key)
         with Client(url, tls=trusted, timeout=DEADLINE, on_failure="raise") as client:
             assert [client.check(ORDERS).allowed for _ in range(2)] == [True, True]
-        for tls_ in (Tls(server.path), Tls(own.path, own.path, own.key)):  # shows nothing; trusts somebody else
+        for tls_ in (
+            Tls(server.path),
+            Tls(own.path, own.path, own.key),
+        ):  # shows no certificate; trusts another authority
             with Client(url, tls=tls_, timeout=DEADLINE, on_failure="raise") as client, pytest.raises(StoreError):
                 client.check(ORDERS)
 
 
 def test_a_middleware_takes_a_client_as_its_limiter(client: Client) -> None:
-    said: list[tuple[str, dict[str, str]]] = []
+    sent: list[tuple[str, dict[str, str]]] = []
 
     def answer(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
@@ -255,6 +258,6 @@ def test_a_middleware_takes_a_client_as_its_limiter(client: Client) -> None:
     for _ in range(3):
         environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.9"}
         setup_testing_defaults(environ)
-        list(limited(environ, lambda status, headers, *_: said.append((status, dict(headers)))))  # type: ignore[arg-type]
-    assert [status for status, _ in said] == ["200 OK", "200 OK", "429 Too Many Requests"]
-    assert said[2][1]["RateLimit-Policy"] == '"2-per-minute";q=2;w=60'
+        list(limited(environ, lambda status, headers, *_: sent.append((status, dict(headers)))))  # type: ignore[arg-type]
+    assert [status for status, _ in sent] == ["200 OK", "200 OK", "429 Too Many Requests"]
+    assert sent[2][1]["RateLimit-Policy"] == '"2-per-minute";q=2;w=60'

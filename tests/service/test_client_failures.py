@@ -48,7 +48,7 @@ def _gone() -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
-def test_open_lets_everybody_pass_and_says_so() -> None:
+def test_open_admits_all_requests_and_marks_them_degraded() -> None:
     events: list[object] = []
     with Client(_gone(), on_failure="open", timeout=DEADLINE, hook=events.append) as client:
         for verdict in (client.check(ORDERS), client.acquire("a", "1/hour"), client.peek("a", "1/hour")):
@@ -62,7 +62,7 @@ def test_open_lets_everybody_pass_and_says_so() -> None:
     assert any(isinstance(event, Degraded) and event.source == "open" for event in events)
 
 
-def test_closed_lets_nobody_pass_and_says_when_to_come_again() -> None:
+def test_closed_refuses_all_requests_with_a_time_to_retry() -> None:
     with Client(_gone(), on_failure="closed", timeout=DEADLINE) as client:
         ruling, verdict = client.check(ORDERS), client.acquire("a", "1/hour")
         assert (ruling.allowed, ruling.reason, ruling.status, ruling.source) == (False, "degraded", 503, "closed")
@@ -70,7 +70,7 @@ def test_closed_lets_nobody_pass_and_says_when_to_come_again() -> None:
         assert (verdict.allowed, verdict.source) == (False, "closed")
 
 
-def test_raise_raises_and_tells_whether_it_may_have_been_charged() -> None:
+def test_raise_raises_an_error_with_what_may_have_been_charged() -> None:
     with Client(_gone(), on_failure="raise", timeout=DEADLINE) as client:
         for ask in (
             lambda: client.check(ORDERS),
@@ -82,7 +82,7 @@ def test_raise_raises_and_tells_whether_it_may_have_been_charged() -> None:
             assert (raised.value.transient, raised.value.charged) == (True, "no")
 
 
-def test_what_nobody_can_stand_in_for_is_raised_all_the_same() -> None:
+def test_calls_without_a_fallback_raise_whatever_on_failure_says() -> None:
     with Client(_gone(), on_failure="open", timeout=DEADLINE) as client:
         for ask in (lambda: client.explain(ORDERS), lambda: client.reset(ORDERS), lambda: client.reset("a", "1/hour")):
             with pytest.raises(StoreError):
@@ -90,13 +90,13 @@ def test_what_nobody_can_stand_in_for_is_raised_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("option", [{"on_failure": "local"}, {"timeout": 0}, {"timeout": True}, {"timeout": 1e9}])
-def test_options_that_make_no_sense_are_refused(option: dict[str, object]) -> None:
+def test_invalid_options_are_refused(option: dict[str, object]) -> None:
     for kind in (Client, AsyncClient):
         with pytest.raises(InvalidOption, match=next(iter(option))):
             kind("http://127.0.0.1", **option)  # type: ignore[arg-type]
 
 
-def test_a_service_that_is_gone_is_asked_less_and_found_again() -> None:
+def test_a_service_that_is_gone_is_called_less_and_found_again() -> None:
     events: list[object] = []
     with Client(_gone(), on_failure="open", timeout=DEADLINE, hook=events.append) as client:
         for _ in range(6):
@@ -106,7 +106,7 @@ def test_a_service_that_is_gone_is_asked_less_and_found_again() -> None:
             client.explain(ORDERS)
 
 
-def test_a_service_that_says_nothing_costs_the_timeout_and_no_more() -> None:
+def test_a_silent_service_costs_the_timeout_and_no_more() -> None:
     silent: list[bytes] = []
 
     def listen(connection: socket.socket) -> None:
@@ -135,7 +135,7 @@ def _hangs_up_first(answer: Callable[[bytes], bytes]) -> tuple[Callable[[socket.
     return behave, questions
 
 
-def test_a_lost_answer_is_asked_for_again_where_that_does_no_harm() -> None:
+def test_a_request_is_retried_after_a_lost_reply_if_it_is_safe() -> None:
     behave, questions = _hangs_up_first(lambda _: _reply())
     with listening(behave) as url, Client(url, timeout=DEADLINE, on_failure="raise") as client:
         assert client.acquire("a", "9/hour", id="seven").remaining == 8
@@ -143,7 +143,7 @@ def test_a_lost_answer_is_asked_for_again_where_that_does_no_harm() -> None:
     assert questions[0] == questions[1]
 
 
-def test_a_lost_answer_is_not_asked_for_again_where_that_would_charge_twice() -> None:
+def test_a_request_is_not_retried_if_that_would_charge_twice() -> None:
     behave, questions = _hangs_up_first(lambda _: _reply())
     with listening(behave) as url, Client(url, timeout=DEADLINE, on_failure="raise") as client:
         with pytest.raises(StoreError) as raised:
@@ -152,8 +152,8 @@ def test_a_lost_answer_is_not_asked_for_again_where_that_would_charge_twice() ->
     assert len(questions) == 1
 
 
-def test_a_service_that_drains_is_asked_again_elsewhere() -> None:
-    """It has said which reply is its last, so it took no question after that: all of them may be asked again."""
+def test_a_request_to_a_draining_service_is_retried_on_a_new_connection() -> None:
+    """It announced its last reply, so it took no request after that: all of them may be retried."""
     numbers, questions = count(), []
 
     def behave(connection: socket.socket) -> None:
@@ -183,7 +183,7 @@ def test_a_service_that_drains_is_asked_again_elsewhere() -> None:
         (_reply(status="503 Service Unavailable", body={"code": "store_unavailable", "detail": "later"}), "later"),
     ],
 )
-def test_replies_that_help_nobody_are_failures(reply: bytes, says: str) -> None:
+def test_unusable_replies_are_failures(reply: bytes, says: str) -> None:
     def behave(connection: socket.socket) -> None:
         while _read(connection):
             connection.sendall(reply)
@@ -198,14 +198,14 @@ def test_replies_that_help_nobody_are_failures(reply: bytes, says: str) -> None:
             assert client.check(ORDERS).degraded
 
 
-def test_what_could_not_be_given_back_is_given_back_later() -> None:
+def test_a_refund_that_failed_is_made_later() -> None:
     with served() as (running, batches):
         client = Client(running.url, timeout=DEADLINE, on_failure="open")
         reservation = client.reserve("tokens", "100/hour", 60)
         service = client._service
         links, gone = service.connections, Client(_gone(), timeout=DEADLINE)._service.connections
         service.connections = gone
-        assert reservation.settle(10).units == 0  # nobody knows
+        assert reservation.settle(10).units == 0  # the outcome is unknown
         service.connections = links
         client.close()  # tells what is left to tell
         assert batches.paths[-1] == b"/v1/settle"
@@ -216,7 +216,7 @@ def test_what_could_not_be_given_back_is_given_back_later() -> None:
 # ---------------------------------------------------------------- asyncio
 
 
-async def test_asyncio_open_closed_and_raise() -> None:
+async def test_on_failure_open_closed_and_raise_work_on_asyncio() -> None:
     async with AsyncClient(_gone(), on_failure="open", timeout=DEADLINE) as client:
         rulings = await asyncio.gather(*[client.check(ORDERS) for _ in range(20)])
         assert {ruling.source for ruling in rulings} == {"open"}
@@ -227,7 +227,7 @@ async def test_asyncio_open_closed_and_raise() -> None:
             await client.check(ORDERS)
 
 
-async def test_asyncio_repeats_what_may_be_repeated() -> None:
+async def test_safe_requests_are_retried_on_asyncio() -> None:
     behave, questions = _hangs_up_first(lambda _: _reply())
     with listening(behave) as url:
         async with AsyncClient(url, timeout=DEADLINE, on_failure="raise") as client:
@@ -235,7 +235,7 @@ async def test_asyncio_repeats_what_may_be_repeated() -> None:
             assert len(questions) == 2
 
 
-async def test_asyncio_does_not_wait_longer_than_it_was_told_and_leaves_a_dead_connection() -> None:
+async def test_a_call_on_asyncio_keeps_its_timeout_and_leaves_a_dead_connection() -> None:
     numbers = count()
 
     def behave(connection: socket.socket) -> None:
@@ -249,11 +249,11 @@ async def test_asyncio_does_not_wait_longer_than_it_was_told_and_leaves_a_dead_c
             with pytest.raises(StoreError, match="no answer in time"):
                 await client.acquire("a", "9/hour")
             client._service.guard.timeout = DEADLINE
-            await left(client)  # the reply is overdue: nobody shall wait behind it
+            await left(client)  # the reply is overdue: no request may wait behind it
             assert await client.acquire("a", "9/hour")
 
 
-async def test_asyncio_refuses_replies_that_nobody_asked_for() -> None:
+async def test_replies_without_a_request_are_refused_on_asyncio() -> None:
     def behave(connection: socket.socket) -> None:
         _read(connection)
         connection.sendall(_reply() * 2)

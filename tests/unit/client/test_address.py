@@ -1,4 +1,4 @@
-"""Where a service is, and what it is told: URLs, tokens, TLS."""
+"""The address of a service: URLs, tokens, TLS."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TOKEN = "a-token-nobody-may-see"
         ("unix:///run/penstock.sock", "unix:/run/penstock.sock", b"localhost"),
     ],
 )
-def test_a_url_says_where_it_is(url: str, place: str, host: bytes) -> None:
+def test_a_url_names_the_place_of_a_service(url: str, place: str, host: bytes) -> None:
     address = Address(url)
     assert address.place == place
     assert address.get(b"/readyz") == b"GET /readyz HTTP/1.1\r\nhost: " + host + b"\r\n\r\n"
 
 
-def test_what_is_sent_has_its_length_and_the_token() -> None:
+def test_a_request_has_its_length_and_the_token() -> None:
     address = Address("http://limits.example:81/behind/a/proxy/", TOKEN)
     assert address.post(b"/v1/check", b"{}") == (
         b"POST /behind/a/proxy/v1/check HTTP/1.1\r\nhost: limits.example:81\r\n"
@@ -53,7 +53,7 @@ def test_what_is_sent_has_its_length_and_the_token() -> None:
         ("unix:relative", "expected the path of a socket"),
     ],
 )
-def test_a_url_that_is_none_is_refused_and_not_repeated(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_and_not_repeated(url: str, says: str) -> None:
     with pytest.raises(InvalidOption) as raised:
         Address(url)
     assert says in str(raised.value)

@@ -1,4 +1,4 @@
-"""Operations as questions, and replies as outcomes."""
+"""Operations as API requests, and replies as outcomes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _charged(op: Acquire) -> TokenVerdict:
     return verdict
 
 
-def test_a_request_is_asked_with_all_its_quotas() -> None:
+def test_an_acquire_carries_all_its_quotas() -> None:
     op = Acquire((Ask(("a", "b"), MINUTE, 3), Ask(("a", "b"), PLACE, 1)))
     path, asked, safe = _asked(op)
     assert (path, safe) == (b"/v1/acquire", False)
@@ -73,7 +73,7 @@ def test_a_request_is_asked_with_all_its_quotas() -> None:
     }
 
 
-def test_what_may_be_asked_twice_is_known() -> None:
+def test_requests_that_may_be_repeated_are_marked_safe() -> None:
     once = Acquire((Ask("a", MINUTE),))
     known = once._replace(id=b"seven")
     assert _asked(known)[1]["id"] == "seven"
@@ -100,7 +100,7 @@ SEVERAL = (Ask("a", MINUTE), Ask(("b", "c"), MINUTE, 3))
 
 
 @pytest.mark.parametrize("op", [Acquire(SEVERAL, dry=True), Acquire((Ask("a", MINUTE, advisory=True),))])
-def test_what_rules_are_for_is_not_asked_by_quota(op: Acquire) -> None:
+def test_dry_requests_of_several_keys_and_advisory_ones_are_refused(op: Acquire) -> None:
     with pytest.raises(InvalidRequest, match="a service decides these by rules of its own"):
         request_of(op)
 
@@ -126,7 +126,7 @@ def test_a_partial_grant_is_refused_because_the_api_has_none() -> None:
         request_of(Grant("a", MINUTE, 1, 2))
 
 
-def test_a_receipt_of_somebody_else_is_refused() -> None:
+def test_a_receipt_of_another_store_is_refused() -> None:
     verdict = Verdict((((True, 1, 0, 0, 0, 0, 7)), NOW, "a", MINUTE, 1, ()))
     assert verdict.receipt is not None
     with pytest.raises(InvalidReceipt, match="refund: not a receipt of a service"):
@@ -145,7 +145,7 @@ def test_a_verdict_reads_as_the_library_s_own() -> None:
     assert (type(refused), refused.receipt) == (Verdict, None)
 
 
-def test_whoever_stood_in_for_the_store_the_receipt_is_the_service_s() -> None:
+def test_the_receipt_of_a_degraded_verdict_belongs_to_the_service() -> None:
     verdict = _read(Acquire((Ask("a", MINUTE),)), ANSWER | {"source": "local"})
     assert (verdict.degraded, verdict.source) == (True, "local")
     assert verdict.receipt.source == "store"
@@ -169,7 +169,9 @@ def test_amendments_say_what_each_counter_got_back() -> None:
         (400, "?", InvalidRequest),
     ],
 )
-def test_the_caller_s_fault_is_raised_as_the_library_does(status: int, code: str, error: type[InvalidInput]) -> None:
+def test_errors_of_the_caller_are_raised_as_the_library_raises_them(
+    status: int, code: str, error: type[InvalidInput]
+) -> None:
     with pytest.raises(error, match="cost 9"):
         _read(Reset("a", MINUTE), {"code": code, "detail": "cost 9: expected less"}, status)
 
@@ -188,7 +190,7 @@ def test_the_caller_s_fault_is_raised_as_the_library_does(status: int, code: str
         (200, ANSWER | {"decisions": []}, "unknown", True),
     ],
 )
-def test_what_a_service_cannot_answer_has_failed(status: int, told: object, charged: str, transient: bool) -> None:
+def test_a_reply_without_an_outcome_is_a_failure(status: int, told: object, charged: str, transient: bool) -> None:
     failed = _read(Acquire((Ask("a", MINUTE),)), told, status)
     assert isinstance(failed, Failed)
     assert (failed.charged, failed.error.transient) == (charged, transient)
@@ -212,7 +214,7 @@ def test_a_ruling_without_counters_has_no_decisions() -> None:
     assert found.receipt is None
 
 
-def test_only_what_does_no_harm_is_asked_again() -> None:
+def test_only_safe_requests_are_retried() -> None:
     asked = [ApiRequest(b"/a", b"", False), ApiRequest(b"/b", b"", True)]
     assert to_retry(asked, [Lost("gone", "unknown", ended=True)] * 2) == [1]
     assert to_retry(asked, [Lost("gone", "no", ended=True)] * 2) == [0, 1]

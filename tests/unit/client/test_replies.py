@@ -27,11 +27,11 @@ def test_bytes_may_come_one_by_one() -> None:
     assert [reply.body for reply in found] == [b"hi", b"abc0123456789"]
 
 
-def test_what_comes_before_the_reply_is_not_it() -> None:
+def test_an_informational_reply_is_skipped() -> None:
     assert [reply.status for reply in Replies().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)] == [200]
 
 
-def test_after_the_last_reply_nothing_is_read() -> None:
+def test_nothing_is_read_after_the_last_reply() -> None:
     replies = Replies()
     last = PLAIN.replace(b"X-Name:  value", b"Connection: close")
     assert len(replies.feed(last + PLAIN)) == 1
@@ -59,6 +59,6 @@ def test_after_the_last_reply_nothing_is_read() -> None:
         b"x" * (MAX_HEAD + 1),
     ],
 )
-def test_what_is_no_reply_is_refused(bytes_: bytes) -> None:
+def test_bytes_that_are_no_reply_are_refused(bytes_: bytes) -> None:
     with pytest.raises(BadReply):
         Replies().feed(bytes_)

@@ -127,7 +127,7 @@ class Socket:
         self._task: asyncio.Task[None] | None = None
 
     async def connect(self) -> Message:
-        """What the application first says to somebody who connects."""
+        """Connect. Return the first message of the application."""
         self._inbox.put_nowait({"type": "websocket.connect"})
 
         async def send(message: Message) -> None:
@@ -145,7 +145,7 @@ class Socket:
         if not answer.done():
             answer.cancel()
             await self._task
-            raise AssertionError("the application has ended, and said nothing")
+            raise AssertionError("the application has ended without a message")
         return answer.result()
 
     async def _run(self, send: Send) -> None:
@@ -155,7 +155,7 @@ class Socket:
         self._inbox.put_nowait({"type": "websocket.receive", "text": text})
 
     async def say(self, text: str) -> Message:
-        """What the application says in return."""
+        """Send a text. Return the next message of the application."""
         self.hear(text)
         return await self._answer()
 
@@ -169,7 +169,7 @@ class Socket:
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that says what it hears, over a WebSocket."""
+    """An application that echoes texts over a WebSocket."""
     await receive()
     await send({"type": "websocket.accept", "headers": []})
     while (message := await receive())["type"] == "websocket.receive":

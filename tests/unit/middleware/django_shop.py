@@ -28,7 +28,7 @@ class User:
 
 
 def log_in(get_response: Any) -> Any:
-    """As AuthenticationMiddleware does: the user is fetched when somebody asks, which must not be on an event loop."""
+    """As AuthenticationMiddleware does: the user is fetched when needed, which must not be on an event loop."""
 
     def fetch(request: HttpRequest) -> User:
         return User(request.GET.get("as", ""))
@@ -148,7 +148,7 @@ Throttle = RateLimitThrottle  # to be imported from here: the framework must not
 
 
 class ByName(BaseAuthentication):  # type: ignore[misc]
-    """Believes who says who they are."""
+    """Authenticates by a header, without any proof."""
 
     def authenticate(self, request: Any) -> tuple[User, None] | None:
         name = request.GET.get("as", "")

@@ -22,7 +22,7 @@ PLACES = "1 concurrent ttl 1h"
 
 
 class Shop:
-    """Handlers, one of which waits until it is told to go on."""
+    """Handlers, one of which waits for an event."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -81,7 +81,7 @@ async def _given_back(limiter: AsyncLimiter) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_handlers_are_limited_and_clients_told() -> None:
+async def test_handlers_are_limited_and_responses_have_headers() -> None:
     app = Shop().app()
     RateLimit(app, limiter=AsyncLimiter(), quota="2/hour name api")
     async with _client(app) as client:
@@ -104,7 +104,7 @@ async def test_rules_see_the_route_rather_than_the_path() -> None:
         assert (await client.get("/nowhere")).status == 404
 
 
-async def test_behind_a_proxy_the_client_is_in_the_header_and_lines_count_as_one() -> None:
+async def test_client_behind_a_proxy_is_read_from_all_lines_of_the_header() -> None:
     app = Shop().app()
     RateLimit(app, limiter=AsyncLimiter(), quota="1/hour", trusted_proxies=1)
     async with _client(app) as client:
@@ -127,7 +127,7 @@ async def test_a_handler_that_raises_gives_back_its_place_and_is_not_charged() -
     assert await _left(limiter, PLACES) == 1
 
 
-async def test_a_stream_holds_its_place_and_tells_limits_with_its_first_bytes() -> None:
+async def test_a_stream_holds_its_place_and_sends_headers_with_its_first_bytes() -> None:
     shop = Shop()
     app, limiter = shop.app(), AsyncLimiter()
     RateLimit(app, limiter=limiter, quota=PLACES)
@@ -192,7 +192,7 @@ async def test_the_true_cost_is_settled() -> None:
     assert await _left(limiter, "100/hour") == 40
 
 
-async def test_an_application_within_another_has_both_limits_told_once() -> None:
+async def test_an_application_within_another_sends_the_headers_of_both_limits_once() -> None:
     inner, outer = Shop().app(), web.Application()
     RateLimit(inner, limiter=AsyncLimiter(), quota="1/hour name inner")
     RateLimit(outer, limiter=AsyncLimiter(), quota="9/hour name outer")
@@ -257,7 +257,7 @@ async def test_exempt_requests_pass() -> None:
         (b"GET /writes HTTP/1.1\r\nHost: x\r\n\r\n", b""),
     ],
 )
-async def test_leaving_or_sending_garbage_does_not_undo_a_charge(head: bytes, body: bytes) -> None:
+async def test_a_client_that_leaves_or_sends_garbage_stays_charged(head: bytes, body: bytes) -> None:
     limiter, began, ended = AsyncLimiter(), asyncio.Event(), asyncio.Event()
 
     async def reads(request: web.Request) -> web.Response:
@@ -294,7 +294,7 @@ async def test_leaving_or_sending_garbage_does_not_undo_a_charge(head: bytes, bo
     assert await _left(limiter, "9/hour") == 8
 
 
-async def test_asking_for_a_websocket_does_not_slip_past_rules_for_a_method() -> None:
+async def test_a_websocket_header_does_not_slip_past_rules_for_a_method() -> None:
     rules = parse("rules: [{id: reads, match: {method: GET}, key: [ip], quota: 1/hour}]")
     app = Shop().app()
     RateLimit(app, enforcer=AsyncEnforcer(RuleSet(rules), AsyncLimiter()))

@@ -23,7 +23,7 @@ TOLD = {
 
 @pytest.mark.parametrize("dialect", TOLD)
 @pytest.mark.parametrize(("adapter", "kind"), ADAPTERS)
-async def test_clients_are_told_in_the_dialect_that_was_chosen(adapter: Any, kind: Any, dialect: str) -> None:
+async def test_headers_have_the_dialect_that_was_chosen(adapter: Any, kind: Any, dialect: str) -> None:
     limiter = kind(clock=ManualClock())
     async with adapter(limiter=limiter, quota="2/minute gcra", dialect=dialect) as get:
         passed, _, refused = [await get("/") for _ in range(3)]
@@ -35,7 +35,7 @@ async def test_clients_are_told_in_the_dialect_that_was_chosen(adapter: Any, kin
 
 
 @pytest.mark.parametrize(("adapter", "kind"), ADAPTERS)
-async def test_two_dialects_may_be_told_at_once(adapter: Any, kind: Any) -> None:
+async def test_headers_may_have_two_dialects_at_once(adapter: Any, kind: Any) -> None:
     limiter = kind(clock=ManualClock())
     async with adapter(limiter=limiter, quota="2/minute gcra", dialect=["ietf", "x-epoch"]) as get:
         _, headers = await get("/")

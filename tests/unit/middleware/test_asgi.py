@@ -1,4 +1,4 @@
-"""The ASGI middleware charges before, tells the client, and ends what it began, whatever the application does."""
+"""The ASGI middleware charges before, adds headers, and ends passages, whatever the application does."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.authentication import BaseUser
 
 from penstock import AsyncLimiter, Limiter, ManualClock, RateLimited, StoreError
 from penstock.enforcer import AsyncEnforcer
 from penstock.errors import InvalidOption
-from penstock.middleware.asgi import Message, RateLimitMiddleware, Receive, Scope, Send
+from penstock.middleware.asgi import App, Message, RateLimitMiddleware, Receive, Scope, Send, name_of
 from penstock.middleware.gate import unless_server_error
 from tests.unit.middleware.asgi_support import (
     DistantStore,
@@ -32,7 +33,7 @@ def limited(app: Any = None, **options: Any) -> RateLimitMiddleware:
     return RateLimitMiddleware(app or answering(), **chosen)
 
 
-async def test_a_request_that_may_pass_gets_its_response_with_our_headers() -> None:
+async def test_an_admitted_request_gets_its_response_with_the_headers_of_the_limit() -> None:
     response = await get(limited())
     assert (response.status, response.body) == (200, b"hello")
     assert response.headers == {
@@ -42,7 +43,7 @@ async def test_a_request_that_may_pass_gets_its_response_with_our_headers() -> N
     }
 
 
-async def test_one_that_may_not_is_answered_without_the_application() -> None:
+async def test_a_refused_request_is_answered_without_the_application() -> None:
     calls = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +80,7 @@ async def test_foreign_scopes_pass_untouched(kind: str) -> None:
     assert seen == [({"type": kind}, nothing_more, response.send)] * 3
 
 
-async def test_who_could_block_the_event_loop_is_refused_at_the_start() -> None:
+async def test_a_limiter_that_would_block_the_event_loop_is_refused_at_the_start() -> None:
     with pytest.raises(InvalidOption, match="limiter: expected AsyncLimiter, not Limiter"):
         limited(limiter=Limiter())
 
@@ -92,7 +93,7 @@ async def test_clients_without_an_address_share_one_counter(client: Any) -> None
     assert await statuses(middleware, 1) == [200]
 
 
-async def test_a_scope_without_what_is_optional_is_a_request_all_the_same() -> None:
+async def test_a_scope_without_optional_keys_is_a_request() -> None:
     rules = rule_set({"id": "all", "key": ["method", "path", "route", "user", "api_key", "ip"], "quota": "1/minute"})
     middleware = RateLimitMiddleware(answering(), enforcer=AsyncEnforcer(rules, AsyncLimiter()))
     for status in (200, 429):
@@ -128,13 +129,13 @@ async def test_users_are_those_of_an_authentication_middleware(user: Any, others
     assert await statuses(middleware, 1, user=others) == [200]
 
 
-async def test_who_is_not_logged_in_is_known_by_address() -> None:
+async def test_a_request_without_a_login_is_known_by_its_address() -> None:
     middleware = limited(key="user | ip")
     assert await statuses(middleware, 1, user=Nobody()) == [200]
     assert await statuses(middleware, 1) == [429]
 
 
-async def test_the_application_sees_the_verdict_and_says_the_true_cost() -> None:
+async def test_the_application_sees_the_verdict_and_sets_the_true_cost() -> None:
     limiter = AsyncLimiter(clock=ManualClock())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,7 +221,7 @@ async def test_the_place_is_free_when_the_client_has_read_the_end(distant: bool)
     assert freed == [[1, 8]]
 
 
-async def test_while_a_response_streams_its_place_is_held(distant: bool) -> None:
+async def test_a_place_is_held_while_a_response_streams(distant: bool) -> None:
     stage = Stage(distant=distant)
     seen: list[list[int]] = []
 
@@ -250,7 +251,7 @@ async def test_a_handler_that_raises_gives_its_place_back_and_the_error_goes_on(
     assert await stage.left() == [1, 8]
 
 
-async def test_one_that_raises_counts_as_a_server_error_though_it_had_begun(distant: bool) -> None:
+async def test_a_handler_that_raises_after_it_responded_counts_as_a_server_error(distant: bool) -> None:
     stage = Stage(distant=distant, charge=unless_server_error)
 
     async def failing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -290,7 +291,7 @@ async def test_a_client_that_leaves_does_not_escape_being_charged(distant: bool)
     assert await stage.left() == [1, 8]
 
 
-async def test_nor_does_one_to_whom_nothing_can_be_sent(distant: bool) -> None:
+async def test_a_client_that_cannot_be_sent_a_response_does_not_escape_being_charged(distant: bool) -> None:
     stage = Stage(distant=distant, charge=unless_server_error)
 
     async def deaf(message: Message) -> None:
@@ -301,7 +302,7 @@ async def test_nor_does_one_to_whom_nothing_can_be_sent(distant: bool) -> None:
     assert await stage.left() == [1, 8]
 
 
-async def test_an_application_that_says_nothing_ends_all_the_same(distant: bool) -> None:
+async def test_a_request_without_a_response_ends(distant: bool) -> None:
     stage = Stage(distant=distant)
 
     async def silent(scope: Scope, receive: Receive, send: Send) -> None:
@@ -333,7 +334,7 @@ async def test_a_cancelled_request_gives_its_place_back(distant: bool) -> None:
     assert await stage.left() == [1, 8]
 
 
-async def test_so_does_one_that_is_cancelled_again_and_again() -> None:
+async def test_a_request_that_is_cancelled_repeatedly_gives_its_place_back() -> None:
     """As cancel scopes do it: whatever is awaited on the way out is cancelled too."""
     stage = Stage(distant=True)
 
@@ -352,7 +353,7 @@ async def test_so_does_one_that_is_cancelled_again_and_again() -> None:
     assert await stage.left() == [1, 8]
 
 
-async def test_one_that_is_cancelled_while_it_asks_leaves_no_place_taken() -> None:
+async def test_a_request_that_is_cancelled_before_its_verdict_leaves_no_place_taken() -> None:
     stage = Stage(distant=True)
     stage.store.pause()
     task = asyncio.create_task(get(stage.app))
@@ -368,7 +369,7 @@ async def test_one_that_is_cancelled_while_it_asks_leaves_no_place_taken() -> No
     assert await stage.left() == [1, 8]
 
 
-async def test_one_whose_question_fails_after_it_was_cancelled_is_nobodys_error() -> None:
+async def test_a_store_failure_after_a_cancellation_is_not_raised() -> None:
     stage = Stage(distant=True)
     stage.store.pause()
     task = asyncio.create_task(get(stage.app))
@@ -397,7 +398,7 @@ async def test_shaped_requests_are_delayed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["limiter", "enforcer"])
-async def test_one_that_is_cancelled_while_it_waits_gives_its_turn_and_place_back(kind: str, distant: bool) -> None:
+async def test_a_request_that_is_cancelled_in_its_delay_gives_its_turn_and_place_back(kind: str, distant: bool) -> None:
     quotas = ["1/hour leaky_bucket queue 2", "2 concurrent ttl 1h"]
     limiter = AsyncLimiter(DistantStore(), layers=[]) if distant else AsyncLimiter()
     if kind == "limiter":
@@ -432,7 +433,7 @@ async def test_a_refusal_raised_by_the_application_is_answered() -> None:
     assert await statuses(RateLimitMiddleware(app), 2) == [200, 429]
 
 
-async def test_after_a_response_has_begun_it_is_an_error_like_others() -> None:
+async def test_a_refusal_raised_after_the_response_has_begun_is_an_error() -> None:
     limiter = AsyncLimiter()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -444,7 +445,7 @@ async def test_after_a_response_has_begun_it_is_an_error_like_others() -> None:
         await get(limited(app))
 
 
-async def test_middlewares_within_middlewares_all_count_and_all_tell() -> None:
+async def test_nested_middlewares_all_count_and_all_send_headers() -> None:
     inner_limiter, outer_limiter = AsyncLimiter(clock=ManualClock()), AsyncLimiter(clock=ManualClock())
     inner = limited(limiter=inner_limiter, quota=["2/minute gcra", PLACE])
     outer = limited(inner, limiter=outer_limiter, quota="9/hour gcra")
@@ -455,9 +456,99 @@ async def test_middlewares_within_middlewares_all_count_and_all_tell() -> None:
     assert (await outer_limiter.peek(ME, "9/hour gcra")).remaining == 6
 
 
-async def test_where_the_store_cannot_answer_and_that_is_to_be_raised_it_is_raised() -> None:
+async def test_a_store_failure_is_raised_if_on_failure_says_so() -> None:
     store = DistantStore()
     store.fails = True
     middleware = limited(limiter=AsyncLimiter(store, on_failure="raise"))
     with pytest.raises(StoreError):
         await get(middleware)
+
+
+async def test_all_places_come_back_if_a_request_is_cancelled_repeatedly() -> None:
+    limiter = AsyncLimiter(store := DistantStore(ManualClock()), clock=ManualClock())
+    began = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    names = ["a", "b", "c"]
+    app: App = waits
+    for name in names:
+        app = RateLimitMiddleware(app, limiter=limiter, quota=PLACE, name=name)
+
+    async def request() -> None:
+        await app(http_scope(), nothing_more, nothing_said)
+
+    task = asyncio.create_task(request())
+    await began.wait()
+    store.pause()
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    store.go_on()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [(await limiter.peek((name, ME), PLACE)).remaining for name in names] == [1, 1, 1]
+
+
+async def nothing_said(message: Any) -> None: ...
+
+
+@pytest.mark.parametrize("dialect", ["draft6", "x-seconds", "x-epoch"])
+async def test_headers_with_one_value_are_sent_once(dialect: str) -> None:
+    inner = RateLimitMiddleware(answering(), limiter=AsyncLimiter(), quota="1/hour", dialect=dialect)
+    app = RateLimitMiddleware(inner, limiter=AsyncLimiter(), quota="9/hour", dialect=dialect)
+    for status, left in ((200, b"0"), (429, b"0")):
+        response = await get(app)
+        (told,) = [value for name, value in response.messages[0]["headers"] if name.endswith(b"-remaining")]
+        assert (response.status, told) == (status, left)
+
+
+async def test_a_refusal_that_is_raised_shows_no_more_than_others() -> None:
+    limiter = AsyncLimiter()
+
+    async def asks(scope: Scope, receive: Receive, send: Send) -> None:
+        await limiter.acquire("upstream", "1/hour name secret")
+        raise RateLimited(await limiter.acquire("upstream", "1/hour name secret"))
+
+    response = await get(RateLimitMiddleware(asks, limiter=limiter, quota="9/hour", dialect="none"))
+    assert response.status == 429
+    assert "ratelimit" not in response.headers
+    assert b"secret" not in response.body
+
+
+class OnlyIdentity(BaseUser):
+    """A user as Starlette describes it, without a name to display."""
+
+    is_authenticated = True
+    identity = "7"
+
+
+def test_a_user_is_known_by_its_identity() -> None:
+    assert name_of(OnlyIdentity()) == "7"
+    assert name_of(BaseUserWithout()) is None
+
+
+class BaseUserWithout(BaseUser):
+    is_authenticated = True
+
+
+async def test_a_message_object_that_an_application_sends_again_is_not_changed() -> None:
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+
+    async def constant(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start)
+        await send({"type": "http.response.body"})
+
+    app = RateLimitMiddleware(constant, limiter=AsyncLimiter(), quota="9/hour")
+    first, second = [len((await get(app)).messages[0]["headers"]) for _ in range(2)]
+    assert (first, start["headers"]) == (second, [])
+
+
+async def test_a_refusal_of_head_has_no_body() -> None:
+    app = RateLimitMiddleware(answering(), limiter=AsyncLimiter(), quota="1/hour")
+    await get(app, method="HEAD")
+    refused = await get(app, method="HEAD")
+    assert (refused.status, refused.body) == (429, b"")
+    assert int(refused.headers["content-length"]) > 0

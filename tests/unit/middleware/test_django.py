@@ -53,7 +53,7 @@ async def _left(limiter: Any, quota: str, key: str = PEER) -> int:
 
 @LIMITERS
 @STACKS
-async def test_views_are_limited_and_clients_told(kind: Any, stack: str) -> None:
+async def test_views_are_limited_and_responses_have_headers(kind: Any, stack: str) -> None:
     get = _client(stack, limiter=kind(), quota="2/hour name api")
     first, second, refused = [await get("/hello") for _ in range(3)]
     assert (first.status_code, first.content, second.status_code) == (200, b"hello", 200)
@@ -76,7 +76,7 @@ async def test_rules_see_the_route_rather_than_the_path(enforcer: Any, kind: Any
 
 @LIMITERS
 @STACKS
-async def test_the_user_is_who_is_logged_in_and_fetched_where_that_may_wait(kind: Any, stack: str) -> None:
+async def test_the_logged_in_user_is_fetched_where_that_may_wait(kind: Any, stack: str) -> None:
     get = _client(stack, limiter=kind(), quota="1/hour", key="user | ip")
     statuses = [(await get(f"/hello?as={user}")).status_code for user in ("ann", "bob", "ann", "", "")]
     assert statuses == [200, 200, 429, 200, 429]
@@ -208,7 +208,7 @@ async def test_a_view_that_raises_a_refusal_is_answered_with_it(kind: Any, stack
     assert [decorated(RequestFactory().get("/")).status_code for _ in range(2)] == [429, 429]
 
 
-def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
+def test_a_decorated_view_is_counted_apart_and_headers_have_both_limits() -> None:
     limiter = Limiter()
 
     @rate_limit(limiter=limiter, quota="1/hour name own")
@@ -229,7 +229,7 @@ def test_a_decorated_view_is_counted_apart_and_both_limits_are_told() -> None:
 
 @LIMITERS
 @STACKS
-async def test_exempt_requests_are_neither_charged_nor_told(kind: Any, stack: str) -> None:
+async def test_exempt_requests_are_not_charged_and_get_no_headers(kind: Any, stack: str) -> None:
     get = _client(stack, limiter=kind(), quota="1/hour", exempt=lambda request: request["path"] == "/hello")
     answers = [await get("/hello") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200] * 3
@@ -258,11 +258,11 @@ class Renewing:
         self.renewals = 0
         renew = self.limiter.renew
 
-        def told(verdict: Any) -> Any:
+        def counted(verdict: Any) -> Any:
             self.renewals += 1
             return renew(verdict)
 
-        self.limiter.renew = told
+        self.limiter.renew = counted
 
     def view(self, request: HttpRequest) -> HttpResponse:
         wait_until(lambda: self.renewals >= 2, "two renewals")
@@ -309,7 +309,7 @@ def test_a_setting_that_is_no_dictionary_is_refused(options: object) -> None:
 
 
 @pytest.mark.parametrize("handler", [WSGIHandler, ASGIHandler])
-def test_a_wrong_option_is_said_when_the_server_starts(handler: Any) -> None:
+def test_a_wrong_option_is_an_error_when_the_server_starts(handler: Any) -> None:
     with override_settings(PENSTOCK={"limiter": Limiter(), "qouta": "1/hour"}), pytest.raises(InvalidOption):
         handler()
 
@@ -329,7 +329,7 @@ def test_a_throttle_refuses_in_the_frameworks_own_words() -> None:
     assert b"throttled" in refused.content
 
 
-def test_a_throttle_says_what_is_no_too_many_requests() -> None:
+def test_a_throttle_answers_a_denied_request_with_403() -> None:
     rules = RuleSet(
         parse("""
         rules:
@@ -344,7 +344,7 @@ def test_a_throttle_says_what_is_no_too_many_requests() -> None:
     assert (refused.status_code, refused.data["detail"]) == (403, "Not from here.")
 
 
-def test_a_throttle_says_that_nobody_could_decide() -> None:
+def test_a_throttle_answers_503_if_the_store_cannot_decide() -> None:
     store = Flaky(ManualClock())
     store.up = False
 
@@ -382,7 +382,7 @@ def test_a_throttle_refuses_what_needs_the_end_of_a_request(options: dict[str, A
     assert str(caught.value) == message
 
 
-def test_a_throttle_knows_whom_the_framework_has_authenticated() -> None:
+def test_a_throttle_knows_the_authenticated_user() -> None:
     class ByUser(Throttle):
         options: ClassVar[Any] = {
             "limiter": Limiter(),
@@ -420,7 +420,7 @@ async def test_a_view_without_a_response_gives_its_place_back() -> None:
     assert [await _left(limiter, PLACES, key) for key in ("one", "two")] == [1, 1]
 
 
-def test_a_refusal_by_a_decorator_is_what_clients_are_told() -> None:
+def test_a_refusal_by_a_decorator_sets_the_headers() -> None:
     @rate_limit(limiter=Limiter(), quota="1/hour", dialect="x-seconds")
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse("hello")
@@ -441,7 +441,7 @@ class _Gone:
 
 
 @pytest.mark.parametrize("decorated", [False, True])
-def test_leaving_in_the_middle_of_a_request_does_not_undo_a_charge(*, decorated: bool) -> None:
+def test_a_client_that_leaves_in_the_middle_of_a_request_stays_charged(*, decorated: bool) -> None:
     limiter = Limiter()
     options: Any = {"limiter": limiter, "quota": "9/hour", "charge": unless_server_error, "key": lambda _: "one"}
 

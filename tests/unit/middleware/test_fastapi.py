@@ -15,6 +15,7 @@ from penstock.errors import InvalidOption
 from penstock.middleware.fastapi import RateLimit, RateLimitMiddleware, route_of, visit_of
 from penstock.middleware.gate import failed_logins
 from tests.unit.middleware.asgi_support import Response, Socket, http_scope, nothing_more
+from tests.unit.middleware.asgi_support import statuses as asgi_statuses
 from tests.unit.middleware.http_support import client, statuses
 from tests.unit.rules.support import rule_set
 
@@ -48,7 +49,7 @@ async def test_a_dependency_limits_a_route() -> None:
     assert refused.json()["reason"] == "rate"
 
 
-async def test_headers_are_told_with_whatever_response() -> None:
+async def test_every_kind_of_response_has_headers() -> None:
     shop = Shop()
 
     @shop.app.get("/plain", dependencies=[Depends(shop.limit("9/minute gcra"))])
@@ -65,7 +66,7 @@ async def test_headers_are_told_with_whatever_response() -> None:
             assert (answer.status_code, answer.headers["ratelimit"]) == (status, '"9-per-minute";r=8;t=54')
 
 
-async def test_a_dependency_gives_the_verdict() -> None:
+async def test_a_dependency_returns_the_verdict() -> None:
     shop = Shop()
     limit = shop.limit("9/minute gcra")
 
@@ -230,7 +231,7 @@ async def test_the_middleware_finds_routes_before_fastapi_does() -> None:
     assert await statuses(app, *[f"/v1/shops/{shop}/orders" for shop in range(3)]) == [200, 200, 429]
 
 
-async def test_a_dependency_limits_who_connects() -> None:
+async def test_a_dependency_limits_websocket_connections() -> None:
     shop = Shop()
 
     @shop.app.websocket("/ws", dependencies=[Depends(shop.limit("1 concurrent ttl 30s"))])
@@ -263,7 +264,7 @@ def test_a_limiter_that_would_block_is_an_error() -> None:
         RateLimit(FastAPI(), limiter=Limiter())("1/minute")
 
 
-async def test_who_is_exempt_is_not_limited() -> None:
+async def test_exempt_requests_are_not_limited() -> None:
     shop = Shop(exempt=lambda request: request.header("x-internal") == "yes")
 
     @shop.app.get("/")
@@ -272,3 +273,15 @@ async def test_who_is_exempt_is_not_limited() -> None:
 
     assert await statuses(shop.app, "/", "/", headers={"X-Internal": "yes"}) == [200, 200]
     assert await statuses(shop.app, "/", "/") == [200, 429]
+
+
+async def test_a_refusal_within_a_mounted_application_is_answered() -> None:
+    outer, inner = FastAPI(), FastAPI()
+    outer.add_middleware(RateLimitMiddleware, limiter=AsyncLimiter(), quota="100/minute")
+    limit = RateLimit(inner, limiter=AsyncLimiter())
+
+    @inner.get("/item", dependencies=[Depends(limit("1/minute"))])
+    async def item() -> None: ...
+
+    outer.mount("/shop", inner)
+    assert await asgi_statuses(outer, 2, path="/shop/item") == [200, 429]

@@ -47,7 +47,7 @@ def app() -> flask.Flask:
     return app
 
 
-def test_all_views_are_limited_and_told(app: flask.Flask) -> None:
+def test_all_views_are_limited_and_responses_have_headers(app: flask.Flask) -> None:
     RateLimit(app, limiter=Limiter(), quota="2/hour name api")
     client = app.test_client()
     first, second, refused = (client.get("/hello") for _ in range(3))
@@ -99,7 +99,7 @@ def test_a_view_has_a_limit_of_its_own_beside_the_one_for_all() -> None:
     assert [client.get("/health").status_code for _ in range(3)] == [200, 200, 200]
 
 
-def test_only_views_that_say_so_where_there_is_no_quota_for_all(app: flask.Flask) -> None:
+def test_only_decorated_views_are_limited_without_a_quota_for_all(app: flask.Flask) -> None:
     limit = RateLimit(app, limiter=Limiter())
 
     @app.get("/search")
@@ -171,7 +171,7 @@ def test_a_stream_holds_its_place_until_it_is_closed(app: flask.Flask) -> None:
     assert client.get("/hello", buffered=True).status_code == 200
 
 
-def test_a_response_that_another_took_the_place_of_holds_nothing(app: flask.Flask) -> None:
+def test_a_replaced_response_holds_no_place(app: flask.Flask) -> None:
     limiter = Limiter()
     RateLimit(app, limiter=limiter, quota=PLACES)
 
@@ -211,7 +211,7 @@ def test_a_view_that_raises_a_refusal_is_answered_with_it(app: flask.Flask) -> N
     assert refused.get_json(force=True)["violated-policies"] == ["inner"]
 
 
-def test_entries_say_who_the_user_is_from_what_flask_knows(app: flask.Flask) -> None:
+def test_an_entry_can_read_the_user_from_flask(app: flask.Flask) -> None:
     @app.before_request
     def log_in() -> None:
         flask.g.user = flask.request.args.get("as")

@@ -1,4 +1,4 @@
-"""A gate knows whom to charge, what to answer and what to amend, without knowing a framework."""
+"""A gate decides keys, costs, responses and amendments without knowing a framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, RateLimited
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.errors import CostExceedsLimit, InvalidOption
-from penstock.middleware.gate import GateOptions, failed_logins, unless_server_error
+from penstock.middleware.gate import CLIENT_CLOSED, GateOptions, failed_logins, unless_server_error
 from penstock.middleware.passage import AsyncGate, BlockingGate, Passage
 from penstock.middleware.request import Request
 from penstock.rules.refusal import RefusalResponse, refusal_of
@@ -70,7 +70,7 @@ def problem_of(refusal: RefusalResponse) -> dict[str, Any]:
     return problem
 
 
-# ---------------------------------------------------------------- who decides
+# ---------------------------------------------------------------- options
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def problem_of(refusal: RefusalResponse) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_cannot_work_is_said_when_the_application_starts(options: Any, message: str) -> None:
+def test_options_that_cannot_work_are_errors_when_the_application_starts(options: Any, message: str) -> None:
     with pytest.raises(InvalidOption) as error:
         BlockingGate(options)
     assert str(error.value) == message
 
 
-def test_an_unknown_option_is_answered_with_those_there_are() -> None:
+def test_the_error_of_an_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(InvalidOption, match=r"^quotas: unknown option \(expected limiter, quota, enforcer, key, "):
         BlockingGate({"limiter": Limiter(), "quotas": "1/minute"})  # type: ignore[typeddict-unknown-key]
 
 
-def test_a_quota_that_cannot_be_read_is_said_when_the_application_starts() -> None:
+def test_an_invalid_quota_is_an_error_when_the_application_starts() -> None:
     with pytest.raises(InvalidInput, match="fortnight"):
         BlockingGate({"limiter": Limiter(), "quota": "1/fortnight"})
 
@@ -130,7 +130,7 @@ def test_an_event_loop_is_never_given_a_limiter_that_would_block_it() -> None:
 # ---------------------------------------------------------------- whose counter it is
 
 
-def test_by_default_clients_are_told_apart_by_the_address_of_the_socket() -> None:
+def test_clients_are_told_apart_by_the_address_of_the_socket_by_default() -> None:
     door = Door()
     forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "made up")]
     assert door.passes(peer="192.0.2.7")
@@ -138,7 +138,7 @@ def test_by_default_clients_are_told_apart_by_the_address_of_the_socket() -> Non
     assert door.passes(peer="192.0.2.8")
 
 
-def test_behind_a_trusted_proxy_clients_are_told_apart_by_what_it_wrote() -> None:
+def test_clients_behind_a_trusted_proxy_are_told_apart_by_its_header() -> None:
     door = Door(trusted_proxies=1)
     assert door.passes(headers=[("x-forwarded-for", "203.0.113.9")])
     assert door.passes(headers=[("x-forwarded-for", "203.0.113.10")])
@@ -153,7 +153,7 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
 
 
 @pytest.mark.parametrize("peer", [None, "", "/run/app.sock", "not an address"])
-def test_all_who_have_no_address_share_one_counter(peer: str | None) -> None:
+def test_requests_without_an_address_share_one_counter(peer: str | None) -> None:
     door = Door()
     assert door.passes(peer=None)
     assert not door.passes(peer=peer)
@@ -194,7 +194,7 @@ def test_a_key_may_be_a_function_of_the_request() -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 100_000, "\udcff\x00\n", "ключ", "ÿ" * 1_000, "{}"])
-def test_whatever_a_header_holds_is_a_key(value: str) -> None:
+def test_any_text_of_a_header_is_a_key(value: str) -> None:
     door = Door(key="api_key")
     assert door.passes(headers=[("x-api-key", value)])
     assert not door.passes(headers=[("x-api-key", value)])
@@ -206,7 +206,7 @@ def test_entries_may_be_added_and_found_in_other_ways() -> None:
     door = Door(key=["tenant", "user"], entries=entries)
     assert door.passes(tenant="a")
     assert door.passes(tenant="b")
-    assert not door.passes(tenant="a", user="somebody")
+    assert not door.passes(tenant="a", user="ann")
 
 
 def test_names_keep_equal_quotas_apart() -> None:
@@ -219,13 +219,13 @@ def test_names_keep_equal_quotas_apart() -> None:
     assert not again.passes()
 
 
-def test_who_is_exempt_is_not_asked_nor_charged() -> None:
+def test_an_exempt_request_is_not_charged() -> None:
     door = Door(exempt=lambda request: request["path"] == "/health")
     assert [door.gate.enter(Plain({"path": "/health"}, door.gate.entries)) for _ in range(3)] == [None] * 3
     assert door.passes()
 
 
-def test_a_request_never_shows_who_asks() -> None:
+def test_the_repr_of_a_request_never_shows_values() -> None:
     door = Door()
     assert "192.0.2.7" not in repr(Plain({"peer": "192.0.2.7"}, door.gate.entries))
 
@@ -233,7 +233,7 @@ def test_a_request_never_shows_who_asks() -> None:
 # ---------------------------------------------------------------- rules
 
 
-def test_rules_see_what_is_known_of_a_request() -> None:
+def test_rules_see_the_entries_of_a_request() -> None:
     rules = rule_set(
         {"id": "users", "match": {"route": "/users/{id}", "method": "GET"}, "key": "api_key | ip", "quota": "1/minute"}
     )
@@ -253,7 +253,7 @@ def test_the_header_of_api_keys_may_be_another() -> None:
     assert not door.passes(headers=[("x-token", "a")])
 
 
-# ---------------------------------------------------------------- what clients are told
+# ---------------------------------------------------------------- responses
 
 
 def test_a_refusal_names_policy_and_reason() -> None:
@@ -281,14 +281,14 @@ def test_a_refusal_names_policy_and_reason() -> None:
     ("quota", "reason"),
     [("1 concurrent ttl 30s", "concurrency"), ("9/minute min_interval 2s", "too_close"), ("1/day", "rate")],
 )
-def test_the_reason_says_what_kind_of_limit_it_was(quota: str, reason: str) -> None:
+def test_the_reason_names_the_kind_of_limit(quota: str, reason: str) -> None:
     door = Door(quota=quota)
     assert door.passes()
     refusal = door.enter().refusal()
     assert (refusal.status, problem_of(refusal)["reason"]) == (429, reason)
 
 
-def test_what_is_hidden_is_not_told() -> None:
+def test_hidden_policies_are_not_shown() -> None:
     door = Door(quota="1/minute gcra name abuse", hidden=["abuse"])
     assert door.enter().headers() == []
     refusal = door.enter().refusal()
@@ -309,14 +309,14 @@ def test_a_rule_may_hide_its_headers_and_has_its_own_words() -> None:
     assert "violated-policies" not in problem
 
 
-def test_who_is_denied_by_a_rule_is_forbidden() -> None:
+def test_a_request_that_a_rule_denies_is_forbidden() -> None:
     door = Door(enforcer=Enforcer(rule_set({"id": "out", "action": "deny"}), Limiter()))
     refusal = door.enter().refusal()
     assert (refusal.status, problem_of(refusal)["reason"]) == (403, "blocked")
     assert problem_of(refusal)["title"] == "Forbidden"
 
 
-def test_who_is_shed_is_told_to_come_later_and_counts_in_flight_until_it_is_over() -> None:
+def test_a_shed_request_gets_503_and_an_admitted_one_counts_until_it_is_over() -> None:
     shedder = Shedder(InFlight(2), reserve=0.5)
     door = Door(enforcer=Enforcer(RULES, Limiter(), shedder=shedder))
     first = door.enter()
@@ -327,7 +327,7 @@ def test_who_is_shed_is_told_to_come_later_and_counts_in_flight_until_it_is_over
     assert door.passes()
 
 
-def test_where_nobody_could_decide_and_nobody_may_pass_it_is_unavailable() -> None:
+def test_a_request_is_answered_503_if_the_store_fails_closed() -> None:
     store = Flaky(ManualClock())
     store.up = False
     door = Door(limiter=Limiter(store, on_failure="closed"))
@@ -345,7 +345,7 @@ def test_a_refusal_that_a_handler_raised_can_be_answered() -> None:
 # ---------------------------------------------------------------- afterwards
 
 
-def test_what_failed_on_our_side_is_not_charged_if_so_asked() -> None:
+def test_server_errors_are_not_charged_if_the_option_says_so() -> None:
     door = Door(charge=unless_server_error)
     for status in (500, 503, 500):
         passage = door.enter()
@@ -355,7 +355,7 @@ def test_what_failed_on_our_side_is_not_charged_if_so_asked() -> None:
     assert not door.passes()
 
 
-def test_only_failed_logins_are_charged_if_so_asked() -> None:
+def test_only_failed_logins_are_charged_if_the_option_says_so() -> None:
     door = Door(quota="2/minute gcra", charge=failed_logins)
     for status in (200, 200, 401, 302, 403):
         passage = door.enter()
@@ -419,7 +419,7 @@ def test_cost_may_be_a_function_of_the_request() -> None:
     assert door.enter(headers=[("x-items", "7")]).verdict.remaining == 3
 
 
-def test_a_cost_that_no_quota_could_admit_is_said_when_the_application_starts() -> None:
+def test_a_cost_that_no_quota_could_admit_is_an_error_when_the_application_starts() -> None:
     with pytest.raises(CostExceedsLimit, match=r"^cost 20: 10/minute admits at most 10 at once"):
         Door(quota=["100/hour", "10/minute", "5 concurrent ttl 30s"], cost=20)
 
@@ -429,7 +429,7 @@ def test_a_cost_that_no_quota_could_admit_is_said_when_the_application_starts() 
     [("7", 7), ("0", 1), ("-3", 1), ("10", 10), ("11", 10), (f"{10**30}", 10), ("many", 10), ("", 10), ("7.5", 10)],
 )
 @pytest.mark.parametrize("by", ["quota", "rules"])
-def test_whatever_a_client_makes_of_the_cost_is_charged_and_no_error(
+def test_a_cost_that_a_client_influences_is_charged_and_raises_no_error(
     by: str, says: str, charged: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def cost(request: Request) -> Any:
@@ -447,7 +447,7 @@ def test_whatever_a_client_makes_of_the_cost_is_charged_and_no_error(
     assert "many" not in caplog.text.replace("how many", "")
 
 
-async def test_what_a_rule_says_of_cost_counts_for_what_could_be_admitted() -> None:
+async def test_the_cost_of_a_rule_is_lowered_to_what_could_be_admitted() -> None:
     rules = rule_set({"id": "dear", "key": [], "quota": "10/minute gcra", "cost": 3})
     gate = AsyncGate({"enforcer": AsyncEnforcer(rules, AsyncLimiter(clock=ManualClock())), "cost": lambda _: 10**9})
     passage = await gate.enter(Plain({}, gate.entries))
@@ -463,7 +463,7 @@ def test_a_rule_that_no_cost_could_satisfy_is_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_who_asks_for_the_headers_alone_does_not_slip_past_rules(method: str) -> None:
+def test_a_head_request_does_not_slip_past_rules(method: str) -> None:
     rules = rule_set({"id": "reads", "match": {"method": "GET"}, "quota": "1/minute"})
     door = Door(enforcer=Enforcer(rules, Limiter(clock=ManualClock())))
     assert [door.passes(method=one) for one in ("GET", method, "POST")] == [True, False, True]
@@ -478,7 +478,7 @@ def test_a_shaped_request_has_waited_when_it_enters() -> None:
     assert clock.time_ns() - start == 1_000_000_000
 
 
-def test_what_the_store_cannot_amend_does_not_hurt_the_response(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_amendment_that_fails_does_not_hurt_the_response(caplog: pytest.LogCaptureFixture) -> None:
     store = Flaky(ManualClock())
     door = Door(limiter=Limiter(store, layers=[]), charge=unless_server_error)
     passage = door.enter()
@@ -502,7 +502,7 @@ def test_what_the_store_cannot_amend_does_not_hurt_the_response(caplog: pytest.L
     ],
 )
 @pytest.mark.parametrize("recovers", [False, True])
-def test_what_was_admitted_without_the_store_ends_without_an_error(
+def test_a_request_admitted_without_the_store_ends_without_an_error(
     on_failure: str, options: dict[str, Any], recovers: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Flaky(ManualClock())
@@ -520,7 +520,7 @@ def test_what_was_admitted_without_the_store_ends_without_an_error(
     assert "not done" not in caplog.text
 
 
-def test_by_rules_too_charges_are_refunded_and_settled() -> None:
+def test_charges_by_rules_are_refunded_and_settled() -> None:
     limiter = Limiter(clock=ManualClock())
     quotas = ["100/minute", "1 concurrent ttl 1m"]
     rules = rule_set({"id": "ask", "match": {"path": "/ask"}, "key": [], "quota": quotas})
@@ -532,3 +532,7 @@ def test_by_rules_too_charges_are_refunded_and_settled() -> None:
             passage.cost = cost
         passage.leave(status)
     assert [decision.remaining for decision in door.enter(path="/ask").verdict.decisions] == [100 - 12 - 30 - 30, 0]
+
+
+def test_a_client_that_leaves_before_the_response_counts_as_a_failed_login() -> None:
+    assert failed_logins(CLIENT_CLOSED)

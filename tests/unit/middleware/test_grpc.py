@@ -97,7 +97,7 @@ def _soon(condition: Any) -> None:
 @pytest.mark.parametrize(
     ("dialect", "told"), [("x-seconds", {"x-ratelimit-limit": "1", "x-ratelimit-remaining": "0"}), ("none", {})]
 )
-def test_a_refused_call_is_told_in_the_dialect_that_was_chosen(dialect: str, told: dict[str, str]) -> None:
+def test_the_metadata_of_a_refused_call_has_the_dialect_that_was_chosen(dialect: str, told: dict[str, str]) -> None:
     options = {"limiter": Limiter(clock=ManualClock()), "quota": "1/minute gcra", "dialect": dialect}
     with _serving(Shop(), **options) as channel:
         assert _get(channel) == Code.OK
@@ -108,7 +108,7 @@ def test_a_refused_call_is_told_in_the_dialect_that_was_chosen(dialect: str, tol
     assert {name: value for name, value in metadata.items() if "ratelimit" in name and "reset" not in name} == told
 
 
-def test_a_refused_call_says_why_and_when_to_come_back() -> None:
+def test_a_refused_call_has_the_reason_and_the_time_to_retry() -> None:
     with _serving(Shop(), limiter=Limiter(), quota="1/minute fixed_window name api") as channel:
         assert _get(channel) == Code.OK
         with pytest.raises(grpc.RpcError) as caught:
@@ -124,7 +124,7 @@ def test_a_refused_call_says_why_and_when_to_come_back() -> None:
         assert "content-type" not in metadata
 
 
-def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+def test_the_server_is_unavailable_if_the_store_fails_closed() -> None:
     store = Flaky(ManualClock())
     with _serving(Shop(), limiter=Limiter(store, on_failure="closed"), quota="9/hour") as channel:
         assert _get(channel) == Code.OK
@@ -149,7 +149,7 @@ def test_all_kinds_of_calls_are_guarded_and_work() -> None:
             assert caught.value.code() == Code.RESOURCE_EXHAUSTED
 
 
-def test_rules_see_the_method_the_key_and_who_is_blocked() -> None:
+def test_rules_see_the_method_the_key_and_the_address() -> None:
     rules = parse("""
         rules:
           - {id: get, match: {route: /shop.Orders/Get}, key: api_key | ip, quota: 1/hour}
@@ -242,11 +242,11 @@ class _Context:
         (None, None),
     ],
 )
-def test_how_grpc_writes_addresses(peer: str | None, address: str | None) -> None:
+def test_addresses_are_read_as_grpc_writes_them(peer: str | None, address: str | None) -> None:
     assert GrpcRequest(GrpcCall("/shop.Orders/Get", (), _Context(peer)), {}).peer() == address
 
 
-def test_the_user_is_whom_a_certificate_names_and_bytes_are_no_header() -> None:
+def test_the_user_is_the_name_in_the_certificate_and_bytes_are_no_header() -> None:
     metadata: list[tuple[str, str | bytes]] = [("x-api-key", "k"), ("trace-bin", b"\x00")]
     request = GrpcRequest(GrpcCall("/shop.Orders/Get", metadata, _Context(None, [b"ann"])), {})
     assert (request.user(), request.header("x-api-key"), request.header("trace-bin")) == ("ann", "k", None)
@@ -384,7 +384,7 @@ async def test_asyncio_refuses_a_handler_that_would_block() -> None:
         assert await _aget(channel) == Code.UNKNOWN
 
 
-def test_a_deadline_that_a_client_chose_does_not_undo_a_charge() -> None:
+def test_a_call_past_its_deadline_stays_charged() -> None:
     class Impatient(Shop):
         def get(self, request: bytes, context: Any) -> bytes:
             while context.is_active():

@@ -1,4 +1,4 @@
-"""Whose request it is. The corpus is what clients have tried on others; each line says what must come of it."""
+"""The client's address. The corpus is what clients have tried on other programs; each line has the right result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_header_is_believed_unless_proxies_are_configured(line: str) -> None:
         ("１.2.3.4", None),  # noqa: RUF001
     ],
 )
-def test_the_peer_in_one_form_or_none(peer: str | None, address: str | None) -> None:
+def test_the_peer_is_read_in_one_form_or_not_at_all(peer: str | None, address: str | None) -> None:
     assert TrustedProxies().client(peer) == address
 
 
@@ -82,11 +82,11 @@ def test_the_peer_in_one_form_or_none(peer: str | None, address: str | None) -> 
         (2, [f"{SPOOF}, garbage, 10.0.0.2"], PROXY),
     ],
 )
-def test_a_number_of_proxies(count: int, lines: list[str], client: str) -> None:
+def test_a_number_of_trusted_proxies_finds_the_client(count: int, lines: list[str], client: str) -> None:
     assert TrustedProxies(count).client(PROXY, lines) == client
 
 
-def test_behind_a_unix_socket_a_number_of_proxies_is_believed_and_doubt_is_nobody() -> None:
+def test_a_number_of_proxies_behind_a_unix_socket_is_believed_and_doubt_gives_no_client() -> None:
     assert TrustedProxies(1).client(None, [f"{SPOOF}, {CLIENT}"]) == CLIENT
     assert TrustedProxies(1).client("", ["garbage"]) is None
 
@@ -107,7 +107,7 @@ def test_behind_a_unix_socket_a_number_of_proxies_is_believed_and_doubt_is_nobod
         (PROXY, [f"{SPOOF}, ::ffff:192.0.2.7, ::ffff:10.9.9.9"], CLIENT),
         (PROXY, ["2001:db8::7%eth0"], "2001:db8::7"),
         ("fd00::1%eth0", [CLIENT], CLIENT),
-        # who is no proxy of ours is not believed
+        # the header of a peer that is no proxy of ours is not believed
         (CLIENT, [SPOOF], CLIENT),
         (CLIENT, [f"{SPOOF}, {PROXY}"], CLIENT),
         ("::ffff:192.0.2.7", [SPOOF], CLIENT),
@@ -123,12 +123,12 @@ def test_behind_a_unix_socket_a_number_of_proxies_is_believed_and_doubt_is_nobod
         (PROXY, [f"{SPOOF}, , 10.9.9.9"], PROXY),
     ],
 )
-def test_networks_of_proxies(peer: str | None, lines: list[str], client: str | None) -> None:
+def test_networks_of_trusted_proxies_find_the_client(peer: str | None, lines: list[str], client: str | None) -> None:
     assert TrustedProxies(INNER).client(peer, lines) == client
 
 
-def test_where_everybody_is_trusted_it_is_who_comes_first() -> None:
-    """A request that began within the trusted networks: they may say who they are, as they may of others."""
+def test_the_client_is_the_first_address_if_all_are_trusted() -> None:
+    """A request that began within the trusted networks: they may name themselves, as they may name others."""
     proxies = TrustedProxies(["10.0.0.0/8"])
     assert proxies.client("10.0.0.1", ["10.3.3.3, 10.2.2.2"]) == "10.3.3.3"
     assert proxies.client("10.0.0.1") == "10.0.0.1"

@@ -69,7 +69,7 @@ def application(**options: Any) -> Litestar:
     return Litestar(handlers, plugins=[RateLimit(**chosen)], logging_config=None)
 
 
-async def test_what_a_handler_raises_is_answered_as_a_refusal() -> None:
+async def test_a_refusal_that_a_handler_raises_is_answered() -> None:
     async with client(application()) as http:
         refused = await http.get("/calls")
     assert refused.status_code == 429
@@ -93,7 +93,7 @@ async def test_one_line_limits_an_application_and_knows_its_routes() -> None:
     assert await statuses(app, "/users/1", "/users/2", "/users/3", "/stream") == [200, 200, 429, 200]
 
 
-async def test_clients_are_told() -> None:
+async def test_responses_have_headers() -> None:
     async with client(application(quota="1/minute gcra")) as http:
         passed, refused = [await http.get("/users/1") for _ in range(2)]
     assert passed.headers["ratelimit"] == '"1-per-minute";r=0;t=60'
@@ -110,13 +110,13 @@ async def test_outcomes_are_those_that_clients_see() -> None:
 
 
 @pytest.mark.parametrize("path", ["/users/1", "/fails", "/stream", "/login"])
-async def test_places_come_back(path: str) -> None:
+async def test_places_are_released(path: str) -> None:
     limiter = AsyncLimiter(clock=ManualClock())
     await statuses(application(limiter=limiter, quota="1 concurrent ttl 30s"), path)
     assert (await limiter.peek(ME, "1 concurrent ttl 30s", 0)).remaining == 1
 
 
-async def test_a_handler_says_what_a_request_cost() -> None:
+async def test_a_handler_settles_the_cost_of_a_request() -> None:
     limiter = AsyncLimiter(clock=ManualClock())
     await statuses(application(limiter=limiter, quota="100/minute", cost=30, settle=True), "/ask")
     assert (await limiter.peek(ME, "100/minute")).remaining == 95

@@ -51,7 +51,7 @@ async def test_two_limits_of_one_handler_are_two_counters() -> None:
     assert await statuses(app, *["/"] * 3) == [200, 200, 429]
 
 
-async def test_who_is_exempt_from_one_limit_of_a_handler_is_not_charged_to_its_counter_by_another() -> None:
+async def test_an_exemption_from_one_limit_of_a_handler_does_not_charge_its_counter_by_another() -> None:
     app = FastAPI()
     limit = RateLimit(app, limiter=AsyncLimiter())
     first = limit("1/hour", exempt=lambda request: request.header("x-internal") == "yes")
@@ -107,7 +107,7 @@ def viewed(answer: str) -> Callable[[], str]:
     return view
 
 
-def test_in_flask_limits_of_one_view_and_views_of_one_name_count_apart() -> None:
+def test_limits_of_one_view_and_views_of_one_name_count_apart_in_flask() -> None:
     app = flask.Flask("shop")
     limit = FlaskLimit(app, limiter=Limiter())
     for name in ("a", "b"):
@@ -120,7 +120,7 @@ def test_in_flask_limits_of_one_view_and_views_of_one_name_count_apart() -> None
     assert flask_statuses(app, "/a", "/a", "/b", "/b", "/b") == [200, 429, 200, 200, 429]
 
 
-def test_in_flask_classes_of_views_count_apart_and_one_view_is_one_counter() -> None:
+def test_classes_of_views_count_apart_and_one_view_is_one_counter_in_flask() -> None:
     app = flask.Flask("shop")
     limit = FlaskLimit(app, limiter=Limiter())
 
@@ -194,7 +194,7 @@ urlpatterns = [
 
 
 @override_settings(ROOT_URLCONF=__name__)  # type: ignore[untyped-decorator]
-def test_in_django_views_of_one_name_and_classes_of_views_count_apart() -> None:
+def test_views_of_one_name_and_classes_of_views_count_apart_in_django() -> None:
     views = {str(pattern.pattern): pattern.callback for pattern in urlpatterns}
 
     def status(name: str) -> int:
@@ -205,13 +205,13 @@ def test_in_django_views_of_one_name_and_classes_of_views_count_apart() -> None:
     assert [status(name) for name in [*names, "old-orders"]] == [429] * 7
 
 
-def test_in_django_limits_of_one_class_count_apart() -> None:
+def test_limits_of_one_class_count_apart_in_django() -> None:
     for view in (Both.as_view(), Stacked.as_view()):
         told = view(RequestFactory().get("/"))["RateLimit"]
         assert (told.count(";r="), told.count(";r=8"), told.count(";r=4")) == (2, 1, 1)
 
 
-def test_in_django_limits_of_one_view_count_apart() -> None:
+def test_limits_of_one_view_count_apart_in_django() -> None:
     view = rate_limit(limiter=limiter, quota="2/hour")(rate_limit(limiter=limiter, quota="9/hour")(_alone))
     responses = [view(RequestFactory().get("/")) for _ in range(3)]
     assert [response.status_code for response in responses] == [200, 200, 429]

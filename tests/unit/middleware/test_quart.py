@@ -62,12 +62,12 @@ async def test_one_line_limits_an_application_and_knows_its_routes() -> None:
 
 
 @pytest.mark.parametrize("host", ["example.org", "exa mple", "[::1", ""])
-async def test_whatever_host_is_asked_for_gets_an_answer(host: str) -> None:
+async def test_a_request_for_any_host_gets_an_answer(host: str) -> None:
     (status,) = await statuses(application(key=["route", "ip"]), "/users/1", headers={"Host": host})
     assert status in (200, 400)
 
 
-async def test_clients_are_told() -> None:
+async def test_responses_have_headers() -> None:
     async with client(application(quota="1/minute gcra")) as http:
         passed, refused = [await http.get("/users/1") for _ in range(2)]
     assert passed.headers["ratelimit"] == '"1-per-minute";r=0;t=60'
@@ -81,13 +81,13 @@ async def test_outcomes_are_those_that_clients_see() -> None:
 
 
 @pytest.mark.parametrize("path", ["/users/1", "/fails", "/stream", "/login"])
-async def test_places_come_back(path: str) -> None:
+async def test_places_are_released(path: str) -> None:
     limiter = AsyncLimiter(clock=ManualClock())
     await statuses(application(limiter=limiter, quota="1 concurrent ttl 30s"), path)
     assert (await limiter.peek(ME, "1 concurrent ttl 30s", 0)).remaining == 1
 
 
-async def test_a_handler_says_what_a_request_cost() -> None:
+async def test_a_handler_settles_the_cost_of_a_request() -> None:
     limiter = AsyncLimiter(clock=ManualClock())
     await statuses(application(limiter=limiter, quota="100/minute", cost=30, settle=True), "/ask")
     assert (await limiter.peek(ME, "100/minute")).remaining == 95

@@ -77,7 +77,7 @@ def test_the_template_of_a_route_is_found_before_starlette_does(method: str, pat
     assert route_of(http_scope(path, method, app=app)) == template
 
 
-def test_without_an_application_no_route_is_known() -> None:
+def test_no_route_is_known_without_an_application() -> None:
     assert route_of(http_scope("/users/7")) is None
 
 
@@ -112,7 +112,7 @@ async def test_a_refusal_passes_the_middlewares_outside() -> None:
     assert [answer.headers["access-control-allow-origin"] for answer in answers] == ["https://example.org"] * 2
 
 
-async def test_what_failed_on_our_side_is_not_charged_if_so_asked() -> None:
+async def test_server_errors_are_not_charged_if_the_option_says_so() -> None:
     app = application(Route("/fails", failing), charge=unless_server_error)
     assert await statuses(app, "/fails", "/fails", "/fails", "/", "/nowhere", "/") == [500, 500, 500, 200, 404, 429]
 
@@ -160,7 +160,7 @@ async def test_a_stream_whose_client_leaves_gives_its_place_back() -> None:
     assert (await limiter.peek(ME, "1 concurrent ttl 30s", 0)).remaining == 1
 
 
-async def test_it_works_within_middlewares_of_the_slower_kind() -> None:
+async def test_the_middleware_works_within_base_http_middlewares() -> None:
     class Slower(BaseHTTPMiddleware):
         async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
             return await call_next(request)
@@ -171,7 +171,7 @@ async def test_it_works_within_middlewares_of_the_slower_kind() -> None:
     assert await statuses(app, "/", "/fails", "/", "/") == [200, 500, 200, 429]
 
 
-async def test_a_handler_says_what_a_request_cost() -> None:
+async def test_a_handler_settles_the_cost_of_a_request() -> None:
     limiter = AsyncLimiter(clock=ManualClock())
 
     async def ask(request: Request) -> Response:

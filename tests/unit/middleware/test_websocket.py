@@ -1,4 +1,4 @@
-"""WebSockets: connecting is a request, a place lasts as long as the connection, and messages may be charged too."""
+"""WebSockets: a connection is a request, a place lasts as long as the connection, and messages may be charged too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def limited(app: Any = echo, **options: Any) -> RateLimitMiddleware:
     return RateLimitMiddleware(app, **chosen)
 
 
-async def test_who_may_connect_is_accepted_with_our_headers() -> None:
+async def test_an_admitted_connection_is_accepted_with_the_headers_of_the_limit() -> None:
     socket = Socket(limited())
     accepted = await socket.connect()
     assert accepted["type"] == "websocket.accept"
@@ -31,7 +31,7 @@ async def test_who_may_connect_is_accepted_with_our_headers() -> None:
     await socket.leave()
 
 
-async def test_who_may_not_is_answered_where_the_server_can() -> None:
+async def test_a_refused_connection_is_answered_where_the_server_can() -> None:
     app = limited(quota="1/minute gcra")
     first, second = Socket(app), Socket(app, denial=True)
     await first.connect()
@@ -43,7 +43,7 @@ async def test_who_may_not_is_answered_where_the_server_can() -> None:
     await first.leave()
 
 
-async def test_and_closed_where_it_cannot() -> None:
+async def test_a_refused_connection_is_closed_where_the_server_cannot_answer() -> None:
     app = limited(quota="1/minute gcra")
     first, second = Socket(app), Socket(app)
     await first.connect()
@@ -52,7 +52,7 @@ async def test_and_closed_where_it_cannot() -> None:
     await first.leave()
 
 
-async def test_where_nobody_can_decide_and_nobody_may_pass_it_is_to_be_tried_later() -> None:
+async def test_a_connection_is_closed_with_try_again_later_if_the_store_fails_closed() -> None:
     store = Flaky(ManualClock())
     store.up = False
     socket = Socket(limited(limiter=AsyncLimiter(AsyncFlaky(store), on_failure="closed")))
@@ -72,8 +72,8 @@ async def test_a_place_is_held_until_the_connection_ends(distant: bool) -> None:
         await first.leave()
 
 
-async def test_it_is_renewed_beyond_its_ttl() -> None:
-    """Renewals are told by the event loop's own time; the limiter's moves on with each of them."""
+async def test_the_place_of_a_connection_is_renewed_beyond_its_ttl() -> None:
+    """Renewals run by the event loop's own time; the clock of the limiter moves on with each of them."""
     limiter = AsyncLimiter(clock=(clock := ManualClock()))
     renew, began = limiter.renew, clock.micros
 
@@ -94,7 +94,7 @@ async def test_it_is_renewed_beyond_its_ttl() -> None:
     assert (await Socket(app).connect())["type"] == "websocket.accept"
 
 
-async def test_a_handler_that_fails_gives_the_place_back_and_is_not_charged_if_so_asked() -> None:
+async def test_a_handler_that_fails_gives_the_place_back_and_is_refunded_if_the_option_says_so() -> None:
     async def failing(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
@@ -111,7 +111,7 @@ async def test_a_handler_that_fails_gives_the_place_back_and_is_not_charged_if_s
     assert [d.remaining for d in (await limiter.peek("ip=192.0.2.7", quota, 0)).decisions] == [1, 9]
 
 
-async def test_an_application_that_turns_somebody_away_was_asked_all_the_same() -> None:
+async def test_a_connection_that_the_application_rejects_stays_charged() -> None:
     async def unwelcoming(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.close", "code": 4_000})
@@ -154,7 +154,7 @@ async def test_messages_are_counted_apart_from_connections() -> None:
         await socket.leave()
 
 
-async def test_an_application_that_speaks_on_finds_the_connection_closed() -> None:
+async def test_an_application_that_goes_on_sending_finds_the_connection_closed() -> None:
     found: list[str] = []
 
     async def talkative(scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,9 +213,26 @@ async def test_rules_tell_connections_and_messages_apart() -> None:
         ),
     ],
 )
-def test_what_messages_cannot_be_charged_to_is_said_at_the_start(options: Any, message: str) -> None:
+def test_invalid_quotas_of_messages_are_errors_at_the_start(options: Any, message: str) -> None:
     if "enforcer" not in options:
         options |= {"limiter": AsyncLimiter(), "quota": "1/minute"}
     with pytest.raises(InvalidOption) as error:
         RateLimitMiddleware(echo, **options)
     assert str(error.value) == message
+
+
+async def test_an_application_that_ignores_the_end_does_not_block_the_loop() -> None:
+    async def deaf(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept", "headers": []})
+        while True:
+            await receive()
+
+    app = RateLimitMiddleware(deaf, limiter=AsyncLimiter(), quota="9/hour", messages="1/hour")
+    socket = Socket(app)
+    await socket.connect()
+    socket.hear("one")
+    assert (await socket.say("two"))["code"] == 1008
+    await asyncio.sleep(0.01)  # comes back
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(socket.end(), 0.01)

@@ -1,4 +1,4 @@
-"""Counting in memory under several workers is said when the application starts."""
+"""Counting in memory under several workers is warned of when the application starts."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from tests.unit.middleware.asgi_support import DistantStore, answering
         (["gunicorn"], {"GUNICORN_CMD_ARGS": "--bind='"}, 1),
     ],
 )
-def test_the_number_of_workers_is_what_servers_are_told(argv: list[str], environ: dict[str, str], count: int) -> None:
+def test_the_number_of_workers_is_read_as_servers_read_it(argv: list[str], environ: dict[str, str], count: int) -> None:
     assert workers(environ, argv) == count
 
 
-def test_uwsgi_tells_its_applications(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_is_read_from_uwsgi(monkeypatch: pytest.MonkeyPatch) -> None:
     uwsgi = ModuleType("uwsgi")
     uwsgi.numproc = 6  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
     assert workers({}, ["uwsgi"]) == 6
 
 
-def test_counting_in_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_workers_that_count_in_memory_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     with pytest.warns(RuntimeWarning, match="memory store with 4 workers: each grants the full limit"):
         RateLimitMiddleware(answering(), limiter=AsyncLimiter(), quota="1/minute")
 
 
-def test_neither_one_worker_nor_a_shared_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_worker_or_a_shared_store_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RateLimitMiddleware(answering(), limiter=AsyncLimiter(), quota="1/minute")

@@ -79,7 +79,7 @@ def _places_left(limiter: Limiter, quota: str, key: str = f"ip={CLIENT}") -> int
 # ---------------------------------------------------------------- answers
 
 
-def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
+def test_an_admitted_request_gets_headers_and_a_refused_one_the_reason() -> None:
     clock = ManualClock(1_767_268_800)
     server = Server(RateLimitMiddleware(_hello, limiter=Limiter(clock=clock), quota="2/minute fixed_window name api"))
     first = server.get()
@@ -99,7 +99,7 @@ def test_who_may_pass_is_told_how_things_stand_and_who_may_not_why() -> None:
     assert server.get().status == 200
 
 
-def test_where_nobody_can_decide_and_nobody_may_pass_the_server_is_unavailable() -> None:
+def test_the_server_is_unavailable_if_the_store_fails_closed() -> None:
     store = Flaky(ManualClock())
     server = Server(RateLimitMiddleware(_hello, limiter=Limiter(store, on_failure="closed"), quota="9/hour"))
     assert server.get().status == 200
@@ -116,7 +116,7 @@ def test_a_refused_head_request_has_no_body() -> None:
     assert (got.status, got.body) == (429, b"")
 
 
-def test_behind_proxies_the_client_is_who_called_the_first_of_them() -> None:
+def test_the_client_behind_proxies_is_the_caller_of_the_first() -> None:
     server = Server(RateLimitMiddleware(_hello, limiter=Limiter(), quota="1/hour", trusted_proxies=["10.0.0.0/8"]))
     spoofed = [
         server.get(REMOTE_ADDR="10.0.0.1", HTTP_X_FORWARDED_FOR=f"203.0.113.{number}, {CLIENT}").status
@@ -128,7 +128,7 @@ def test_behind_proxies_the_client_is_who_called_the_first_of_them() -> None:
 
 
 @pytest.mark.parametrize("environ", [{"REMOTE_ADDR": ""}, {"REMOTE_ADDR": "unix:"}])
-def test_who_has_no_address_shares_one_counter(environ: dict[str, str]) -> None:
+def test_requests_without_an_address_share_one_counter(environ: dict[str, str]) -> None:
     server = Server(RateLimitMiddleware(_hello, limiter=Limiter(), quota="1/hour"))
     assert [server.get(**environ).status for _ in range(2)] == [200, 429]
     assert server.get().status == 200
@@ -151,7 +151,7 @@ def test_rules_see_method_path_key_and_address() -> None:
     assert (blocked.status, json.loads(blocked.body)["reason"]) == (403, "blocked")
 
 
-def test_an_environ_with_nothing_in_it_is_described_by_nothing() -> None:
+def test_an_empty_environ_has_no_entries() -> None:
     request = WSGIRequest({}, {})
     assert (request.method(), request.path(), request.route(), request.user(), request.peer()) == (
         None,
@@ -163,7 +163,7 @@ def test_an_environ_with_nothing_in_it_is_described_by_nothing() -> None:
     assert request.header("x-api-key") is None
 
 
-def test_exempt_requests_are_neither_charged_nor_told() -> None:
+def test_exempt_requests_are_not_charged_and_get_no_headers() -> None:
     health = RateLimitMiddleware(
         _hello, limiter=Limiter(), quota="1/hour", exempt=lambda request: request["path"] == "/health"
     )
@@ -297,7 +297,7 @@ def test_two_middlewares_are_two_limits_and_each_gives_back_what_it_took() -> No
     assert limiter.peek(("inner", f"ip={CLIENT}"), PLACES, cost=0).remaining == 1
 
 
-def test_a_response_that_nothing_depends_on_is_handed_on_as_it_is() -> None:
+def test_a_response_without_followup_is_passed_on_unchanged() -> None:
     content = [b"hello"]
     app = RateLimitMiddleware(lambda environ, start_response: content, limiter=Limiter(), quota="9/hour")
     assert app({}, lambda *_: lambda _: None) is content
@@ -361,7 +361,7 @@ def test_a_middleware_that_is_called_late_gives_back_what_it_took() -> None:
     assert _places_left(limiter, PLACES) == 1
 
 
-def test_a_status_that_is_none_counts_as_a_failure() -> None:
+def test_an_invalid_status_counts_as_a_failure() -> None:
     limiter = Limiter()
     app = RateLimitMiddleware(_hello, limiter=limiter, quota="2/hour", charge=unless_server_error)
     for _ in range(5):
