@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.clock import SECOND, Micros
 from penstock.quota import Quota
-from penstock.testing.history import Call, CallHistory
+from penstock.testing.history import CallHistory, ObservedCall
 from tests.faults.load import WIDE, Answer, kind_of, quota_of
 from tests.faults.node import PATIENCE
 
@@ -84,17 +84,17 @@ class Trial:
         return max(excesses, key=lambda each: each[0] / each[1], default=(0, 1))
 
 
-def _histories(trial: Trial) -> dict[str, list[Call]]:
+def _histories(trial: Trial) -> dict[str, list[ObservedCall]]:
     """Units admitted per counter, by the store or in its place, of the limiters that enforce limits."""
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[ObservedCall]] = {}
     for node, behaviour, key, invoked, returned, allowed, _, error in trial.answers:
         if behaviour == "local" and not error:
-            call = Call(key, node, invoked, returned, "admitted" if allowed else "refused")
+            call = ObservedCall(key, node, invoked, returned, "admitted" if allowed else "refused")
             calls.setdefault(key, []).append(call)
     return calls
 
 
-def _excess(calls: list[Call], quota: Quota) -> int:
+def _excess(calls: list[ObservedCall], quota: Quota) -> int:
     worst = CallHistory(calls).worst(quota)
     return max((span.excess for span in worst.values() if span.units), default=0)
 

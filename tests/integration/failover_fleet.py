@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from penstock.clock import SECOND
 from penstock.stores.redis.cluster import WITNESSES
-from penstock.testing.history import Call, CallHistory
+from penstock.testing.history import CallHistory, ObservedCall
 from tests.integration.failover_load import DEADLINE as DEADLINE_OF_CALLS
 from tests.integration.failover_load import POOL, quota_of
 from tests.integration.redis_support import count
@@ -296,7 +296,7 @@ class Trial:
         self._fleet.report("failover", json.dumps(figures))
 
 
-def _longest_silence(calls: Sequence[Call], since: int) -> int:
+def _longest_silence(calls: Sequence[ObservedCall], since: int) -> int:
     """The longest time in which some node had no decision on a counter that it kept asking for."""
     longest = 0
     seen: dict[tuple[str, Any], int] = {}

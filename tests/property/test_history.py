@@ -12,9 +12,9 @@ from penstock import Limiter, ManualClock, Quota
 from penstock.clock import SECOND, Micros
 from penstock.holds import Hold
 from penstock.quota import RATES
-from penstock.testing.history import Call, CallHistory, CallOutcome
+from penstock.testing.history import CallHistory, CallOutcome, ObservedCall
 from penstock.testing.promises import History
-from penstock.testing.spans import Bound, Stretch, bounds, fullest
+from penstock.testing.spans import SpanBound, Stretch, bounds, fullest
 from tests.property.generated import START
 
 ALGORITHMS = (*RATES, "leaky_bucket")
@@ -57,7 +57,7 @@ def seen_by_callers(quota: Quota, asks: list[Ask]) -> CallHistory:
         now = clock.micros
         allowed = limiter.acquire("a", quota, cost=cost).allowed
         outcome: CallOutcome = ("admitted" if allowed else "refused") if heard else "unknown"
-        history.calls.append(Call("a", "n", now - before, now + after, outcome, cost))
+        history.calls.append(ObservedCall("a", "n", now - before, now + after, outcome, cost))
     return history
 
 
@@ -75,7 +75,7 @@ def test_holds_of_an_honest_limiter_are_never_flagged(limit: int, asks: list[Ask
     clock = ManualClock(START / SECOND)
     limiter = Limiter(clock=clock)
     history = CallHistory()
-    held: list[tuple[Call, Hold]] = []
+    held: list[tuple[ObservedCall, Hold]] = []
     for wait, returns, before, after, heard in asks:
         clock.advance(wait / SECOND)
         now = clock.micros
@@ -86,7 +86,7 @@ def test_holds_of_an_honest_limiter_are_never_flagged(limit: int, asks: list[Ask
         hold = limiter.hold("a", quota)
         if hold:
             outcome: CallOutcome = "admitted" if heard else "unknown"
-            held.append((Call("a", "n", now - before, now + after, outcome), hold))
+            held.append((ObservedCall("a", "n", now - before, now + after, outcome), hold))
     history.calls += [call for call, _ in held]
     history.check(quota)
 
@@ -100,7 +100,7 @@ def test_every_breach_is_found_if_instants_are_known(quota: Quota, admissions: l
     history, instants = CallHistory(), History(quota)
     for wait, units in admissions:
         now += wait
-        history.calls.append(Call("a", "n", now, now, "admitted", units))
+        history.calls.append(ObservedCall("a", "n", now, now, "admitted", units))
         instants.admit(quota, units, now)
     if _broken(instants):
         assert any(span.excess > 0 for span in history.worst(quota).values())
@@ -127,7 +127,7 @@ def test_the_fullest_span_is_that_of_a_search_through_all(quota: Quota, asks: li
         assert (None if span is None else span.excess) == _by_search(stretches, bound)
 
 
-def _by_search(stretches: list[Stretch], bound: Bound) -> int | None:
+def _by_search(stretches: list[Stretch], bound: SpanBound) -> int | None:
     """The excess of the fullest span, rounded up, found by trying every pair of ends."""
     at = bound.position
     excesses = []

@@ -9,24 +9,26 @@ from penstock import Limiter, ManualClock, Quota, Verdict
 from penstock.clock import SECOND
 from penstock.errors import StoreError
 from penstock.model import Failed
-from penstock.testing.history import Call, CallHistory, CallOutcome, outcome_of
+from penstock.testing.history import CallHistory, CallOutcome, ObservedCall, outcome_of
 from penstock.testing.spans import Span
 
 START = 1_700_000_040 * SECOND  # a whole minute
 
 
-def call(invoked: float, returned: float, outcome: CallOutcome = "admitted", **more: int) -> Call:
+def call(invoked: float, returned: float, outcome: CallOutcome = "admitted", **more: int) -> ObservedCall:
     """A call by alice; instants in seconds from START."""
-    return Call("alice", "n1", START + round(invoked * SECOND), START + round(returned * SECOND), outcome, **more)
+    return ObservedCall(
+        "alice", "n1", START + round(invoked * SECOND), START + round(returned * SECOND), outcome, **more
+    )
 
 
-def held(returned: float, until: float | None = None, invoked: float | None = None) -> Call:
+def held(returned: float, until: float | None = None, invoked: float | None = None) -> ObservedCall:
     """A hold that was granted at `returned` and given back at `until`."""
     end = None if until is None else START + round(until * SECOND)
     return call(returned if invoked is None else invoked, returned)._replace(until=end)
 
 
-def flags(quota: str, *calls: Call, extra: int = 0) -> bool:
+def flags(quota: str, *calls: ObservedCall, extra: int = 0) -> bool:
     """Whether a history is found to break the promise of a quota."""
     try:
         CallHistory(calls).check(Quota.parse(quota), extra=extra)
@@ -155,7 +157,7 @@ def test_the_worst_span_is_known_even_if_all_is_well() -> None:
 # ---------------------------------------------------------------- too little for certain
 
 
-def refused_wrongly(quota: str, *calls: Call) -> bool:
+def refused_wrongly(quota: str, *calls: ObservedCall) -> bool:
     try:
         CallHistory(calls).check_refusals(Quota.parse(quota))
     except AssertionError:
@@ -217,8 +219,8 @@ def test_calls_are_noted_with_the_instants_at_which_they_began_and_ended() -> No
     history.note(("a", "b"), invoked, "admitted", cost=3, given_back=1)
     history.note("a", invoked, "unknown", returned=invoked + 1, until=invoked + 5)
     assert history.calls == [
-        Call(("a", "b"), "n1", 1_000 * SECOND, 1_002 * SECOND, "admitted", 3, 1),
-        Call("a", "n1", 1_000 * SECOND, 1_000 * SECOND + 1, "unknown", 1, 0, 1_000 * SECOND + 5),
+        ObservedCall(("a", "b"), "n1", 1_000 * SECOND, 1_002 * SECOND, "admitted", 3, 1),
+        ObservedCall("a", "n1", 1_000 * SECOND, 1_000 * SECOND + 1, "unknown", 1, 0, 1_000 * SECOND + 5),
     ]
 
 

@@ -15,7 +15,7 @@ from penstock.engine.protocols import Store
 from penstock.model import Acquire, Amend, Amended, Ask, Charge, Decision, Grant, Key, Op, Outcome, Receipt, Verdict
 from penstock.quota import CONCURRENCY, MIN_INTERVAL, Identity, Quota
 from penstock.testing.oracle import Answered, Charged, Expected, Oracle
-from penstock.testing.promises import Admission, History
+from penstock.testing.promises import AdmittedUnits, History
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class Held:
 
     receipt: Receipt
     charged: Charged
-    admissions: tuple[Admission, ...]
+    admissions: tuple[AdmittedUnits, ...]
 
     @property
     def has_place(self) -> bool:

@@ -40,7 +40,7 @@ def outcome_of(result: Verdict | Failed) -> CallOutcome:
     return "admitted" if result.allowed else "refused"
 
 
-class Call(NamedTuple):
+class ObservedCall(NamedTuple):
     """One call and how it ended.
 
     - `given_back`: units that were refunded, or may have been.
@@ -71,7 +71,7 @@ class Call(NamedTuple):
 class CallHistory:
     """Calls in the order in which they ended. Noting one takes a few microseconds, and any thread may do it."""
 
-    def __init__(self, calls: Iterable[Call] = (), *, node: str = "", clock: Clock | None = None) -> None:
+    def __init__(self, calls: Iterable[ObservedCall] = (), *, node: str = "", clock: Clock | None = None) -> None:
         self.calls = list(calls)
         self.node = node
         self._time_ns = (clock or SystemClock()).time_ns
@@ -92,7 +92,7 @@ class CallHistory:
     ) -> None:
         """A call that was made at `invoked`, and answered at `returned` or just now."""
         ended = max(invoked, self.now() if returned is None else returned)
-        self.calls.append(Call(key, self.node, invoked, ended, outcome, cost, given_back, until))
+        self.calls.append(ObservedCall(key, self.node, invoked, ended, outcome, cost, given_back, until))
 
     # ---------------------------------------------------------------- over processes
 
@@ -105,7 +105,7 @@ class CallHistory:
     def read(cls, *paths: Path) -> CallHistory:
         """All calls of some files, as one history."""
         lines = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
-        return cls(Call(key if isinstance(key, str) else tuple(key), *rest) for key, *rest in lines)
+        return cls(ObservedCall(key if isinstance(key, str) else tuple(key), *rest) for key, *rest in lines)
 
     @classmethod
     def merged(cls, *histories: CallHistory) -> CallHistory:
@@ -114,8 +114,8 @@ class CallHistory:
 
     # ---------------------------------------------------------------- what is certain
 
-    def by_key(self) -> dict[Key, list[Call]]:
-        keys: dict[Key, list[Call]] = {}
+    def by_key(self) -> dict[Key, list[ObservedCall]]:
+        keys: dict[Key, list[ObservedCall]] = {}
         for call in self.calls:
             keys.setdefault(call.key, []).append(call)
         return keys
@@ -162,7 +162,7 @@ class CallHistory:
             _check_refusals(key, calls, quota)
 
 
-def _worst_span(calls: Sequence[Call], quota: Quota) -> Span | None:
+def _worst_span(calls: Sequence[ObservedCall], quota: Quota) -> Span | None:
     if quota.algorithm == CONCURRENCY:
         return _most_held(calls, quota)
     stretches = [Stretch(call.invoked, call.returned, call.at_least) for call in calls if call.at_least > 0]
@@ -170,7 +170,7 @@ def _worst_span(calls: Sequence[Call], quota: Quota) -> Span | None:
     return max(spans, key=lambda span: span.excess, default=None)
 
 
-def _most_held(calls: Sequence[Call], quota: Quota) -> Span | None:
+def _most_held(calls: Sequence[ObservedCall], quota: Quota) -> Span | None:
     """A hold is there for certain from its answer until its release is asked for, or its ttl may have run out."""
     changes: list[tuple[Micros, int]] = []
     for call in calls:
@@ -184,7 +184,7 @@ def _most_held(calls: Sequence[Call], quota: Quota) -> Span | None:
     return max(spans, key=lambda span: span.units, default=None)
 
 
-def _check_refusals(key: Key, calls: Sequence[Call], quota: Quota) -> None:
+def _check_refusals(key: Key, calls: Sequence[ObservedCall], quota: Quota) -> None:
     charged = [call for call in calls if call.at_most]
     begun = _Sums((call.invoked, call.at_most) for call in charged)
     # What has no answer may be carried out at any time, so it never counts as over.

@@ -36,7 +36,7 @@ CHOICES = 16
 OUTCOMES = 6
 
 
-class Step(NamedTuple):
+class MachineStep(NamedTuple):
     """What happens next: a method of `Laws`, and its arguments."""
 
     name: str
@@ -74,14 +74,14 @@ MOST = 2**24 - 1
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Step:
+def steps(draw: st.DrawFn) -> MachineStep:
     """Any step, as one number."""
     number, which = divmod(draw(st.integers(0, MOST)), len(NAMES))
     numbers = []
     for values in STEPS[NAMES[which]][1]:
         number, value = divmod(number, values)
         numbers.append(value)
-    return Step(NAMES[which], tuple(numbers))
+    return MachineStep(NAMES[which], tuple(numbers))
 
 
 class Laws(RuleBasedStateMachine):
@@ -108,7 +108,7 @@ class Laws(RuleBasedStateMachine):
         self.store.close()
 
     @rule(step=steps())
-    def take(self, step: Step) -> None:
+    def take(self, step: MachineStep) -> None:
         getattr(self, step.name)(*step.numbers)
 
     def acquire(self, spend: int) -> None:

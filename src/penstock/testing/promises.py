@@ -19,7 +19,7 @@ from penstock.testing.oracle.calendar import period_of
 
 
 @dataclass(eq=False, slots=True)
-class Admission:
+class AdmittedUnits:
     """Units that were let through at an instant, less what was given back; a place also has an end."""
 
     at: Micros
@@ -38,13 +38,13 @@ class History:
     def __init__(self, quota: Quota) -> None:
         self.algorithm, self.period, self.calendar = quota.algorithm, quota.period_us, quota.calendar
         self.limit, self.capacity = quota.limit, quota.capacity
-        self.admissions: list[Admission] = []
+        self.admissions: list[AdmittedUnits] = []
 
-    def admit(self, quota: Quota, units: int, starts_at: Micros) -> Admission:
+    def admit(self, quota: Quota, units: int, starts_at: Micros) -> AdmittedUnits:
         """Note an admission; the promise of a limit that changed is that of its largest value."""
         self.limit = max(self.limit, quota.limit)
         self.capacity = max(self.capacity, quota.capacity)
-        admission = Admission(starts_at, units, starts_at + quota.period_us)
+        admission = AdmittedUnits(starts_at, units, starts_at + quota.period_us)
         self.admissions.append(admission)
         return admission
 
@@ -57,7 +57,7 @@ class History:
             _PROMISES[self.algorithm](self, admissions)
 
 
-def _spans(admissions: Sequence[Admission]) -> Iterator[tuple[Micros, int]]:
+def _spans(admissions: Sequence[AdmittedUnits]) -> Iterator[tuple[Micros, int]]:
     """Length and admitted units of every span from one admission to another, ends included."""
     for first, start in enumerate(admissions):
         total = 0
@@ -66,34 +66,34 @@ def _spans(admissions: Sequence[Admission]) -> Iterator[tuple[Micros, int]]:
             yield end.at - start.at, total
 
 
-def _fixed_window(history: History, admissions: Sequence[Admission]) -> None:
+def _fixed_window(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     _at_most_limit_in_each(lambda at: at // history.period, history, admissions)
     most = max(total for length, total in _spans(admissions) if length < history.period)
     _demand(most <= 2 * history.limit, history, "more than twice the limit in one period")
 
 
-def _sliding_window(history: History, admissions: Sequence[Admission]) -> None:
+def _sliding_window(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     most = max(total for length, total in _spans(admissions) if length < history.period)
     _demand(most < 2 * history.limit, history, "twice the limit in one period")
 
 
-def _rolling_window(history: History, admissions: Sequence[Admission]) -> None:
+def _rolling_window(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     most = max(total for length, total in _spans(admissions) if length < history.period)
     _demand(most <= history.limit, history, "more than the limit in one period")
 
 
-def _calendar(history: History, admissions: Sequence[Admission]) -> None:
+def _calendar(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     calendar = cast("CalendarPeriod", history.calendar)
     _at_most_limit_in_each(lambda at: period_of(calendar, at)[0], history, admissions)
 
 
-def _bucket(history: History, admissions: Sequence[Admission]) -> None:
+def _bucket(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     for length, total in _spans(admissions):
         refilled = Fraction(length * history.limit, history.period)
         _demand(total <= history.capacity + refilled, history, f"more than burst + rate·t in {length} µs")
 
 
-def _queue(history: History, admissions: Sequence[Admission]) -> None:
+def _queue(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     """Whoever starts has let pass the time of all who started before; instants are whole microseconds."""
     for first, earlier in enumerate(admissions):
         units = 0
@@ -103,14 +103,14 @@ def _queue(history: History, admissions: Sequence[Admission]) -> None:
             _demand(apart >= units * history.period, history, f"{units} units in {later.at - earlier.at} µs")
 
 
-def _places(history: History, admissions: Sequence[Admission]) -> None:
+def _places(history: History, admissions: Sequence[AdmittedUnits]) -> None:
     for start in admissions:
         held = sum(a.at <= start.at < a.until for a in admissions)
         _demand(held <= history.limit, history, f"{held} at once")
 
 
 def _at_most_limit_in_each(
-    window: Callable[[Micros], Micros], history: History, admissions: Sequence[Admission]
+    window: Callable[[Micros], Micros], history: History, admissions: Sequence[AdmittedUnits]
 ) -> None:
     windows: Counter[Micros] = Counter()
     for admission in admissions:
@@ -124,7 +124,7 @@ def _demand(holds: bool, history: History, fault: str) -> None:
     )
 
 
-_PROMISES: Mapping[str, Callable[[History, Sequence[Admission]], None]] = {
+_PROMISES: Mapping[str, Callable[[History, Sequence[AdmittedUnits]], None]] = {
     "fixed_window": _fixed_window,
     "sliding_window": _sliding_window,
     "rolling_window": _rolling_window,

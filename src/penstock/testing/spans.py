@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
     units: int
 
 
-class Bound(NamedTuple):
+class SpanBound(NamedTuple):
     """At most (`base` + `slope`·length) / `scale` units in each span shorter than `below`, if that is given.
 
     Lengths are differences of positions: of instants, or of the windows they lie in.
@@ -53,21 +53,21 @@ class Span(NamedTuple):
         return self.units - self.allowed
 
 
-def bounds(quota: Quota) -> tuple[Bound, ...]:
+def bounds(quota: Quota) -> tuple[SpanBound, ...]:
     """What the algorithm of a rate promises of all spans; for windows it takes the clock that aligns them."""
     limit, period = quota.limit, quota.period_us
-    window = Bound(limit, slope=limit, position=lambda instant: instant // period)
+    window = SpanBound(limit, slope=limit, position=lambda instant: instant // period)
     if quota.algorithm == "fixed_window":
         return (window,)
     if quota.algorithm == "sliding_window":  # its estimate holds at least all of the current window
-        return window, Bound(2 * limit - 1, below=period)
+        return window, SpanBound(2 * limit - 1, below=period)
     if quota.algorithm == "rolling_window":
-        return Bound(limit, below=period), Bound(limit * period, slope=limit, scale=period)
+        return SpanBound(limit, below=period), SpanBound(limit * period, slope=limit, scale=period)
     if quota.algorithm == CALENDAR:
         calendar = quota.calendar
         assert calendar is not None
-        return (Bound(limit, below=1, position=lambda instant: calendar.bounds(instant)[0]),)
-    return (Bound(quota.capacity * period, slope=limit, scale=period),)
+        return (SpanBound(limit, below=1, position=lambda instant: calendar.bounds(instant)[0]),)
+    return (SpanBound(quota.capacity * period, slope=limit, scale=period),)
 
 
 class _Placed(NamedTuple):
@@ -78,7 +78,7 @@ class _Placed(NamedTuple):
     stretch: Stretch
 
 
-def fullest(stretches: Iterable[Stretch], bound: Bound) -> Span | None:
+def fullest(stretches: Iterable[Stretch], bound: SpanBound) -> Span | None:
     """The span that exceeds its bound by most, or comes closest to it; None if there is none that holds anything."""
     placed = [_Placed(bound.position(s.invoked), bound.position(s.returned), s) for s in stretches]
     if bound.below is not None:  # what may have been anywhere in a longer time is in none of these spans for certain
@@ -97,7 +97,7 @@ def fullest(stretches: Iterable[Stretch], bound: Bound) -> Span | None:
     return max(_spans(placed[:ended], bound), key=lambda span: span[0], default=(0, None))[1]
 
 
-def _spans(placed: Sequence[_Placed], bound: Bound) -> Iterator[tuple[int, Span]]:
+def _spans(placed: Sequence[_Placed], bound: SpanBound) -> Iterator[tuple[int, Span]]:
     """All spans that end where the last of `placed` does, each after its excess, which is scaled."""
     units = 0
     for start, _, stretch in sorted(placed, reverse=True):

@@ -17,21 +17,21 @@ from typing import NamedTuple, TypeAlias
 from penstock.clock import SECOND, Micros
 from penstock.model import Ask, Charge, Grant, Key, Reset, own_mark
 from penstock.quota import CALENDAR, CONCURRENCY, MIN_INTERVAL, Identity, Quota
-from penstock.testing.oracle.buckets import Bucket, Queue
+from penstock.testing.oracle.buckets import BucketCounter, Queue
 from penstock.testing.oracle.calendar import Calendar
 from penstock.testing.oracle.places import Places
-from penstock.testing.oracle.windows import Counter, Entry, FixedWindow, RollingWindow, SlidingWindow
+from penstock.testing.oracle.windows import ChargedUnits, Counter, FixedWindow, RollingWindow, SlidingWindow
 
 COUNTERS: Mapping[str, Callable[[], Counter]] = {
     "fixed_window": FixedWindow,
     "sliding_window": SlidingWindow,
     "rolling_window": RollingWindow,
-    "token_bucket": Bucket,
-    "gcra": Bucket,
+    "token_bucket": BucketCounter,
+    "gcra": BucketCounter,
     "leaky_bucket": Queue,
     CALENDAR: Calendar,
     CONCURRENCY: Places,
-    MIN_INTERVAL: Bucket,
+    MIN_INTERVAL: BucketCounter,
 }
 
 LEAST_MEMORY_OF_IDS: Micros = 60 * SECOND
@@ -49,7 +49,7 @@ class Expected(NamedTuple):
     reset_after_us: Micros
     more_after_us: Micros
     delay_us: Micros
-    charged: Entry | None = None
+    charged: ChargedUnits | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +57,7 @@ class Charged:
     """What one request was charged; the oracle's receipt. What had an id is remembered, others are given back once."""
 
     asks: tuple[Ask, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[ChargedUnits, ...]
     cost: int  # what of it can be given back: less after a refund, something else once settled
     has_id: bool
     remembered_until: Micros
@@ -166,7 +166,7 @@ class Oracle:
         if self._forgotten(charged, now) or charged.settled:
             return (0,) * len(charged.asks)
         back = charged.cost - units
-        overflows = any(isinstance(self.counter(ask), Bucket) for ask in charged.asks if not ask.quota.flat)
+        overflows = any(isinstance(self.counter(ask), BucketCounter) for ask in charged.asks if not ask.quota.flat)
         # What is charged on top of a bucket stays charged: there may be no room for all of it.
         charged.cost, charged.settled = min(units, charged.cost) if overflows else units, True
         corrected = [ask for ask in charged.asks if not ask.quota.flat]
@@ -189,7 +189,7 @@ class Oracle:
         return self._with_places(charged, now, lambda places, ask, entry: places.renew(ask.quota, entry, now))
 
     def _with_places(
-        self, charged: Charged, now: Micros, change: Callable[[Places, Ask, Entry], int]
+        self, charged: Charged, now: Micros, change: Callable[[Places, Ask, ChargedUnits], int]
     ) -> tuple[int, ...]:
         forgotten = self._forgotten(charged, now)
         return tuple(

@@ -11,10 +11,10 @@ from math import ceil, floor, gcd
 from penstock.algorithms.base import MAX_USED
 from penstock.clock import Micros
 from penstock.quota import Quota
-from penstock.testing.oracle.windows import Counter, Entry, first_delay
+from penstock.testing.oracle.windows import ChargedUnits, Counter, first_delay
 
 
-class Bucket(Counter):
+class BucketCounter(Counter):
     """A level that drains at limit / period, and that a charge raises; it may not rise above the burst.
 
     When the limit or the burst changes, units owed stay owed, but never more than a burst. The change takes effect with
@@ -61,15 +61,15 @@ class Bucket(Counter):
         one_more = self.remaining(quota, now) + 1
         return self._until(Fraction(quota.capacity - one_more), quota, now)
 
-    def charge(self, quota: Quota, cost: int, now: Micros) -> Entry:
+    def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
         self._change(quota, cost, now)
-        return Entry(now, cost)
+        return ChargedUnits(now, cost)
 
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
         """What does not fit fills the bucket to the brim."""
         self._change(quota, cost, now)
 
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         """What has drained since the charge may be what was charged, so only the rest is given back.
 
         A unit of which a part came back is told as given back: otherwise what was charged and not told as given back
@@ -98,7 +98,7 @@ class Bucket(Counter):
         return ceil((self.level(quota, now) - level) * quota.period_us / quota.limit)
 
 
-class Queue(Bucket):
+class Queue(BucketCounter):
     """A bucket whose level is a line of people: who comes waits until all before have been served.
 
     `line` is everybody who ever joined, in order. Only the last can step out of it, or give back a part of its place.
@@ -106,12 +106,12 @@ class Queue(Bucket):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line: list[Entry] = []
+        self.line: list[ChargedUnits] = []
 
     def delay(self, quota: Quota, now: Micros) -> Micros:
         return self._until(Fraction(0), quota, now)
 
-    def charge(self, quota: Quota, cost: int, now: Micros) -> Entry:
+    def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
         entry = super().charge(quota, cost, now)
         self.line.append(entry)
         return entry
@@ -120,23 +120,23 @@ class Queue(Bucket):
         before = self.level(quota, now)
         super().force(quota, cost, now)
         if self.level(quota, now) > before:
-            self.line.append(Entry(now, cost))
+            self.line.append(ChargedUnits(now, cost))
 
     def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
         before = self.level(quota, now)
         charged = super().report(quota, units, at, now)
         if self.level(quota, now) > before:
-            self.line.append(Entry(now, charged))
+            self.line.append(ChargedUnits(now, charged))
         return charged
 
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         if self.line[-1] is not entry:
             return 0
         back = min(Fraction(units), self.level(quota, now))
         self._change(quota, -back, now)
         self.line.pop()
         if units < entry.units:
-            self.line.append(Entry(entry.at, entry.units - units))
+            self.line.append(ChargedUnits(entry.at, entry.units - units))
         return ceil(back)
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from penstock.clock import Micros
 from penstock.quota import Quota
-from penstock.testing.oracle.windows import Counter, Entry
+from penstock.testing.oracle.windows import ChargedUnits, Counter
 
 
 @dataclass(eq=False, slots=True)
-class Place(Entry):
+class Place(ChargedUnits):
     """A place that is held until an instant, unless it is given back before."""
 
     until: Micros
@@ -26,7 +26,7 @@ class Places(Counter):
     def held(self, at: Micros) -> list[Place]:
         return [place for place in self.taken if place.until > at]
 
-    def holds(self, entry: Entry | None, at: Micros) -> bool:
+    def holds(self, entry: ChargedUnits | None, at: Micros) -> bool:
         """Whether the place that `entry` got is still held."""
         return any(place is entry for place in self.held(at))
 
@@ -42,7 +42,7 @@ class Places(Counter):
     def untouched(self, quota: Quota, now: Micros) -> bool:
         return not self.held(now)
 
-    def charge(self, quota: Quota, cost: int, now: Micros) -> Entry:
+    def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
         place = Place(now, 1, now + quota.period_us)
         self.taken = [*self.held(now), place]
         self.written_at = now
@@ -51,7 +51,7 @@ class Places(Counter):
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
         """Nobody holds a place that was not given."""
 
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         if not self.holds(entry, now):
             return 0
         self.taken = [place for place in self.taken if place is not entry]
@@ -62,7 +62,7 @@ class Places(Counter):
         """Nor does anybody hold one here who holds one elsewhere."""
         return 0
 
-    def renew(self, quota: Quota, entry: Entry, now: Micros) -> int:
+    def renew(self, quota: Quota, entry: ChargedUnits, now: Micros) -> int:
         """Hold on to a place for another ttl; 0 if it is no longer held."""
         for place in self.held(now):
             if place is entry:

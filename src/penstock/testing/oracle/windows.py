@@ -20,7 +20,7 @@ NEVER: Micros = 2**80
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class ChargedUnits:
     """Units charged at an instant; also the receipt by which they are given back."""
 
     at: Micros
@@ -66,7 +66,7 @@ class Counter(ABC):
         """Whether nothing is in use."""
 
     @abstractmethod
-    def charge(self, quota: Quota, cost: int, now: Micros) -> Entry:
+    def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
         """Log an admission."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Counter(ABC):
         """Log what was not asked for: a refusal, for a quota that counts them, or a cost that was settled upwards."""
 
     @abstractmethod
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         """Take back as many of the units as are provably still charged; how many those were."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class _Window(Counter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log: list[Entry] = []
+        self.log: list[ChargedUnits] = []
 
     @abstractmethod
     def used(self, quota: Quota, at: Micros) -> int:
@@ -118,8 +118,8 @@ class _Window(Counter):
     def untouched(self, quota: Quota, now: Micros) -> bool:
         return self.used(quota, now) == 0
 
-    def charge(self, quota: Quota, cost: int, now: Micros) -> Entry:
-        entry = Entry(now, cost)
+    def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
+        entry = ChargedUnits(now, cost)
         self.log = [e for e in self.log if e.at > now - 2 * quota.period_us]  # nobody remembers longer
         self.log.append(entry)
         self.written_at = now
@@ -137,7 +137,7 @@ class Aligned(_Window):
         return at // quota.period_us
 
     @abstractmethod
-    def counts(self, quota: Quota, entry: Entry, at: Micros) -> bool:
+    def counts(self, quota: Quota, entry: ChargedUnits, at: Micros) -> bool:
         """Whether the window of an entry still has a part in what is used."""
 
     def window_sum(self, quota: Quota, window: int) -> int:
@@ -151,18 +151,18 @@ class Aligned(_Window):
         self.charge(quota, min(cost, room), now)
 
     def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
-        if not self.counts(quota, Entry(at, units), now):
+        if not self.counts(quota, ChargedUnits(at, units), now):
             return 0
         room = MAX_USED - self.window_sum(quota, self.window(quota, at))
-        self.log.append(Entry(at, min(units, room)))
+        self.log.append(ChargedUnits(at, min(units, room)))
         self.written_at = now
         return units
 
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         if not self.counts(quota, entry, now):
             return 0
         back = min(units, self.window_sum(quota, self.window(quota, entry.at)))
-        self.log.append(Entry(entry.at, -back))
+        self.log.append(ChargedUnits(entry.at, -back))
         self.written_at = now
         return back
 
@@ -173,7 +173,7 @@ class FixedWindow(Aligned):
     def used(self, quota: Quota, at: Micros) -> int:
         return self.window_sum(quota, self.window(quota, at))
 
-    def counts(self, quota: Quota, entry: Entry, at: Micros) -> bool:
+    def counts(self, quota: Quota, entry: ChargedUnits, at: Micros) -> bool:
         return self.window(quota, entry.at) == self.window(quota, at)
 
     def more_after(self, quota: Quota, now: Micros) -> Micros:
@@ -191,7 +191,7 @@ class SlidingWindow(Aligned):
         current, previous = self.window_sum(quota, window), self.window_sum(quota, window - 1)
         return current - (-previous * (ticks - elapsed // tick) // ticks)
 
-    def counts(self, quota: Quota, entry: Entry, at: Micros) -> bool:
+    def counts(self, quota: Quota, entry: ChargedUnits, at: Micros) -> bool:
         return self.window(quota, at) - self.window(quota, entry.at) in (0, 1)
 
 
@@ -205,7 +205,7 @@ class RollingWindow(_Window):
     def used(self, quota: Quota, at: Micros) -> int:
         return sum(entry.units for entry in self.log if self.counts(quota, entry, at))
 
-    def counts(self, quota: Quota, entry: Entry, at: Micros) -> bool:
+    def counts(self, quota: Quota, entry: ChargedUnits, at: Micros) -> bool:
         return at - quota.period_us < entry.at
 
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
@@ -217,7 +217,7 @@ class RollingWindow(_Window):
             del self.log[0]
 
     def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
-        entry = Entry(at, units)
+        entry = ChargedUnits(at, units)
         if not self.counts(quota, entry, now):
             return 0
         self.log = sorted([*self.log, entry], key=lambda logged: logged.at)
@@ -225,7 +225,7 @@ class RollingWindow(_Window):
         self._trim(quota)
         return units
 
-    def refund(self, quota: Quota, entry: Entry, units: int, now: Micros) -> int:
+    def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         back = 0
         for alike in [e for e in self.log if e.at == entry.at and self.counts(quota, e, now)]:
             taken = min(alike.units, units - back)
