@@ -1,4 +1,4 @@
-"""Enforcer and AsyncEnforcer: from what is known of a request to a verdict, by the rules in force.
+"""Enforcer and AsyncEnforcer: from the descriptor of a request to a ruling, by the rules in force.
 
     enforcer = Enforcer(rules, limiter)
     ruling = enforcer.check({"path": "/v1/orders", "api_key": key, "ip": ip})
@@ -176,13 +176,11 @@ class RuleFront:
         begun = self._begun(rules.match(descriptor, now, cost), cost, None, now, dry=True)
         return begun, partial(self._explanation, rules, descriptor)
 
-    # What they are made of
-
     def _now(self) -> Micros:
         return self._time_ns() // 1_000
 
     def _begun(self, plan: Plan, cost: int, id: Id | None, now: Micros, *, dry: bool = False) -> Begun:
-        """Return what follows from a plan before the store is asked."""
+        """Return the ruling on a plan if it follows in this process, else what to send to the store."""
         course, posed, _ = plan
         request_id = None if id is None else check_id(id)
         verdict = None if posed else _unlimited(plan, cost, now)
@@ -409,7 +407,7 @@ class Enforcer(RuleFront):
         return Reservation(cast("Limiter", self), ruling)
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
-        """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
+        """Give back the charge of a request, or `units` of it; nothing, if it passed without a charge."""
         return Amended() if is_free(charged) else self.limiter.refund(charged, units)
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
@@ -425,14 +423,14 @@ class Enforcer(RuleFront):
         return self.limiter.renew(charged) if holds(charged) else True
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """Return what the rules make of a request and why, and how its counters stand. Charges nothing."""
+        """Explain the ruling on a request, rule by rule, with the state of its counters. Charges nothing."""
         begun, explanation = self.begin_explain(descriptor, cost)
         if isinstance(begun, Pending):
             begun = self.finish(begun, self.limiter.engine.run((begun.op,), begun.deadline)[0])
         return explanation(begun)
 
     def describe(self, descriptor: Descriptor) -> Descriptor:
-        """Return a descriptor with what the directory knows of its API key."""
+        """Return a descriptor with the owner and tier of its API key."""
         if self.directory is None or descriptor.__class__ is Described:
             return descriptor
         return self.directory.describe(descriptor, self._now())
@@ -538,7 +536,7 @@ class AsyncEnforcer(RuleFront):
         return Opening(reserved())
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
-        """Give back what a request was charged, or `units` of it; nothing, if it passed without being charged."""
+        """Give back the charge of a request, or `units` of it; nothing, if it passed without a charge."""
         return Amended() if is_free(charged) else await self.limiter.refund(charged, units)
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
@@ -554,14 +552,14 @@ class AsyncEnforcer(RuleFront):
         return await self.limiter.renew(charged) if holds(charged) else True
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """Return what the rules make of a request and why, and how its counters stand. Charges nothing."""
+        """Explain the ruling on a request, rule by rule, with the state of its counters. Charges nothing."""
         begun, explanation = self.begin_explain(await self.describe(descriptor), cost)
         if isinstance(begun, Pending):
             begun = self.finish(begun, (await self.limiter.engine.run((begun.op,), begun.deadline))[0])
         return explanation(begun)
 
     async def describe(self, descriptor: Descriptor) -> Descriptor:
-        """Return a descriptor with what the directory knows of its API key."""
+        """Return a descriptor with the owner and tier of its API key."""
         directory = self.directory
         if directory is None or descriptor.__class__ is Described:
             return descriptor

@@ -75,9 +75,9 @@ def shown(frames: list[FrameCall]) -> str:
 
 
 JOURNEYS: dict[str, tuple[Call, bool, int, int]] = {
-    "/v1/check": (check_call, False, 28, 73),
-    "ShouldRateLimit by rules": (rate_limit_call, False, 43, 87),
-    "ShouldRateLimit by configuration": (rate_limit_call, True, 33, 78),
+    "/v1/check": (check_call, False, 28, 63),
+    "ShouldRateLimit by rules": (rate_limit_call, False, 43, 77),
+    "ShouldRateLimit by configuration": (rate_limit_call, True, 33, 68),
 }
 """By name: the call, whether Envoy's configuration is in force, and the most frames over memory and over Redis."""
 
@@ -132,7 +132,7 @@ def test_call_over_redis(journey: str, tmp_path: Path, keyspace: Keyspace) -> No
 
 def sent(frames: list[FrameCall]) -> list[FrameCall]:
     """Return the frames before the reply of Redis is read."""
-    at = next(at for at, one in enumerate(frames) if str(one).endswith("pipeline:Wire.data_received"))
+    at = next(at for at, one in enumerate(frames) if "stores/redis" in one.module and "data_received" in one.function)
     return frames[:at]
 
 

@@ -4,12 +4,12 @@
     batch.add((op,), deadline, then)       # as often as there are requests
     batch.run()
 
-`run` hands the operations to the engine, one group for each deadline, so that a caller in a hurry does not cut short
-what the store may take for others. `then` receives the outcomes of its own operations. Over memory that happens before
-`run` returns, over a shared store when the reply is there. `run` itself never waits: whatever was read from sockets in
-one turn of the event loop is on its way to the store before that turn ends.
+`run` hands the operations to the engine, one group for each deadline, so that a short deadline of one caller does not
+shorten those of others. `then` receives the outcomes of its own operations: over memory before `run` returns, over a
+shared store when it has replied. `run` never waits, so the calls that were read in one turn of the event loop are sent
+to the store in the same turn.
 
-The observer hears of a batch once for what was decided in this process, and once for each group.
+The observer is called once for the decisions in this process, and once for each group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.model import Failed, Op, Outcome, Verdict
 log = logging.getLogger("penstock.service")
 
 RESERVE: Micros = 1_000
-"""What is kept of a caller's time for sending the answer."""
+"""The part of a caller's time that is kept for sending the answer."""
 
 STEP: Micros = 1_000
 """Deadlines of callers are rounded down to multiples of this, so that few of them differ."""
@@ -43,10 +43,10 @@ Then: TypeAlias = Callable[[Sequence[Outcome]], None]
 
 
 class Batch:
-    """The operations of a batch of calls, and what there is to report of them.
+    """The operations of a batch of calls, and their results for the observer.
 
-    - `decided`: verdicts that the observer has not heard of yet.
-    - `statuses`: the same of answers, by route.
+    - `decided`: verdicts that were not reported yet.
+    - `statuses`: statuses of answers that were not reported yet, by route.
     """
 
     __slots__ = ("_began", "_engine", "_groups", "_observer", "_sent", "decided", "statuses")
@@ -68,7 +68,7 @@ class Batch:
         group[1].append((then, len(ops)))
 
     def run(self) -> None:
-        """Send what was added, and report what was answered without the store."""
+        """Send the operations, and report the calls that were answered without the store."""
         if self._observer is not None:
             self._report(monotonic())
         if self._groups:
@@ -95,7 +95,7 @@ class Batch:
             self._report(decided_at)
 
     def _report(self, decided_at: float) -> None:
-        """Tell the observer what has happened since it was last told."""
+        """Report the decisions and answers since the last report."""
         observer: Any = self._observer
         if self.decided:
             decided, self.decided = self.decided, []

@@ -27,7 +27,7 @@ _WRITER = HeaderWriter()
 
 
 class RefusalResponse(NamedTuple):
-    """The response to a refused request. `headers` tell the type and length of the body as well."""
+    """The response to a refused request. `headers` include the type and length of the body."""
 
     status: int
     headers: list[Header]

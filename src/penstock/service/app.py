@@ -1,11 +1,11 @@
-"""The only place that knows which classes a service is made of, and puts them together.
+"""The wiring: which classes a service is made of.
 
     store ─▶ limiter ─▶ enforcer ─▶ Decider ─▶ Api ─┐
              rules, keys ──┘                        ├─▶ Routes ─▶ Guarded ─▶ Server ◀─ sockets
                               Health, Metrics ──────┘
 
-`Service` is one worker: all of the above, made from `Settings`. `run` serves until it is told to stop; `supervise` has
-several processes do so, each of them a `penstock serve` of its own that inherits the sockets.
+`Service` is one worker: all of the above, made from `Settings`. `run` serves until a signal stops it; `supervise`
+starts several processes, each of them a `penstock serve` of its own that inherits the sockets.
 """
 
 from __future__ import annotations
@@ -65,39 +65,39 @@ log = logging.getLogger("penstock.service")
 NO_RULES = RuleSet(RuleFile(empty=True))
 METRICS = b"/metrics"
 OPEN = (LIVE, READY, HEALTHCHECK, HEALTH_CHECK)
-"""What may be asked without saying who asks."""
+"""Paths that need no token and no certificate."""
 
 FIGURES = "PENSTOCK_INHERITED_FIGURES"
-"""Where the workers of a supervisor pool their figures."""
+"""The variable with the directory in which the workers of a supervisor pool their figures."""
 
 TRACES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Any of these turns traces on."""
 
 _CALLS = "acquire acquire-all authz check check/batch explain hold peek refund release renew reserve reset settle"
 PATHS = tuple(f"/v1/{name}".encode() for name in _CALLS.split())
-"""By which a trace may name a call: what else its path says is the client's business."""
+"""Prefixes by which traces name a call; the rest of a path may identify a client."""
 
 REACHING: Micros = SECOND
-"""How long a worker waits for its store before it answers without."""
+"""How long a worker waits for its store before it starts to answer without it."""
 
 LINGER = 1.0
-"""Seconds, at most, in which clients are told that their connection closes."""
+"""Seconds, at most, for announcing to clients that their connection closes."""
 
 
-class Watcher(Protocol):
-    """Whoever wants to see a service at work."""
+class ServiceDisplay(Protocol):
+    """Shows a service at work, such as a terminal."""
 
     def ready(self, service: Service) -> None:
-        """It answers from now on. On its event loop."""
+        """Begin: the service answers from now on. Called on its event loop."""
 
     def abandoned(self) -> bool:
-        """Whether the terminal is gone in which it was shown."""
+        """Return whether the terminal is gone."""
 
 
 class Service:
-    """One worker. Made outside an event loop: whatever is wrong with settings and rules is raised here.
+    """One worker. Made outside an event loop: errors of settings and rules are raised here.
 
-    - `worker`: which one it is, where there are several; `figures`: the directory in which they pool their figures.
+    - `worker`: its name among several; `figures`: the directory in which they pool their figures.
     """
 
     def __init__(self, settings: Settings, worker: str = "1", figures: Path | None = None) -> None:
@@ -134,7 +134,7 @@ class Service:
         await self._reach()
         await self.server.listen(sockets)
         gc.collect()
-        gc.freeze()  # what is here now stays: no collection need look at it again
+        gc.freeze()  # these objects stay, so that no collection need look at them again
         ready()
         await stop.wait()
         self.health.draining = True
@@ -145,14 +145,14 @@ class Service:
         await self._close()
 
     async def _reach(self) -> None:
-        """Connect to the store before anybody asks: what a decision may take is too short for that. Changes nothing."""
+        """Connect to the store before the first call, because a decision's budget is too short for that."""
         limiter = self._limiter
-        if isinstance(limiter, AsyncLimiter):  # with many keys, so that each node of a cluster is asked for some
+        if isinstance(limiter, AsyncLimiter):  # many keys, so that each node of a cluster has some
             ops = [limiter.operations.acquire(f"penstock {n}", "1/second", 0, dry=True) for n in range(64)]
             await limiter.engine.run(ops, REACHING)
 
     def reload(self) -> None:
-        """Read rules, keys and certificates again, as far as they are sound. Waits for nothing."""
+        """Read rules, keys and certificates again; invalid files change nothing. Does not wait."""
         self.rules.ask()
         if self._config is not None and self._config is not self.rules:
             self._config.ask()
@@ -162,7 +162,7 @@ class Service:
             asyncio.get_running_loop().run_in_executor(None, self._reload_keys)
 
     def _reload_keys(self) -> None:
-        """On a thread, because a million keys take a while; the directory is swapped by one assignment."""
+        """Read the keys on a thread, because a million take a while; one assignment swaps the directory."""
         try:
             self._enforcer.directory = _directory(self.settings, self._hook)
             self._keys_refused = False
@@ -222,18 +222,18 @@ class Service:
         return states
 
     def _refused(self) -> Iterator[str]:
-        """Files that were refused, beside rules and configuration; what was read before them is still in use."""
+        """Return the other files that were refused; their previous content is still in use."""
         if self._keys_refused:
             yield "keys: the file was refused"
         if self._tls is not None and self._tls.flaw:
             yield "certificate: the files were refused"
 
     def _observer(self) -> Observer:
-        """Everybody who is told of decisions."""
+        """Return the observers of decisions, as one."""
         settings = self.settings
         observers: list[Observer] = [self.metrics]
         if settings.metrics and settings.accuracy_share:
-            # Several hosts may share a store; what is only in memory is shared with nobody.
+            # Other hosts may use a shared store too, so this one sees a part of the requests.
             sampler = Sampler(self._secret, complete=not settings.shared, share=settings.accuracy_share)
             self.metrics.watch(sampler=sampler)
             observers.append(sampler)
@@ -254,7 +254,7 @@ class Service:
 
 
 def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
-    """The configuration by which Envoy is answered, if there is one."""
+    """Return the configuration of Envoy's limits, if there is one."""
     if settings.envoy_config is None:
         return None
     options = read_environment(os.environ).options._replace(count_denied=settings.envoy_count_denied)
@@ -264,9 +264,10 @@ def _envoy_config(settings: Settings, hook: Hook) -> ConfigSource | None:
 # ---------------------------------------------------------------- processes
 
 
-def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited: Inherited | None = None) -> None:
-    """Serve in this process, until SIGTERM or SIGINT; SIGHUP reloads. With a supervisor, until that is gone as well."""
-
+def run(
+    service: Service, sockets: Sequence[socket], display: ServiceDisplay, inherited: Inherited | None = None
+) -> None:
+    """Serve in this process until SIGTERM, SIGINT or the end of its supervisor; SIGHUP reloads."""
     missing = make_room(service.settings.limit_connections)
     if missing:
         log.warning("%s", missing)
@@ -275,8 +276,8 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if watcher.abandoned() else service.reload())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # held back until now: see penstock.cli
+        loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if display.abandoned() else service.reload())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked until now: see penstock.cli
         loop.add_signal_handler(signal.SIGUSR2, log.warning, "a worker does not restart itself: its supervisor does")
         if inherited is not None:
             loop.add_reader(inherited.channel, lambda: stop.set() if inherited.abandoned() else None)
@@ -284,7 +285,7 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
         def ready() -> None:
             if inherited is not None:
                 inherited.report(IS_READY)
-            watcher.ready(service)
+            display.ready(service)
 
         await service.run(sockets, ready, stop)
         if inherited is not None:
@@ -297,10 +298,10 @@ def run(service: Service, sockets: Sequence[socket], watcher: Watcher, inherited
 def supervise(
     settings: Settings, command: Sequence[str], sockets: Sequence[int], onlooker: Callable[[Path], WorkerObserver]
 ) -> int:
-    """Have `command` run as several workers that inherit `sockets`. The exit code."""
+    """Run `command` as several workers that inherit `sockets`; return the exit code."""
     figures = prepare(Path(tempfile.mkdtemp(prefix="penstock-")))
     environment = dict(os.environ) | {FIGURES: str(figures)}
-    if settings.token_secret is None:  # the workers of this host agree at least with each other
+    if settings.token_secret is None:  # shared at least by the workers of this host
         environment["PENSTOCK_TOKEN_SECRET"] = token_hex(32)
     try:
         return Supervisor(
@@ -316,7 +317,7 @@ def supervise(
 
 
 def worker_of(settings: Settings, inherited: Inherited) -> Service:
-    """The service of a process that a supervisor started."""
+    """Return the service of a process that a supervisor started."""
     return Service(settings, str(inherited.number), Path(os.environ[FIGURES]))
 
 
@@ -332,7 +333,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _traced(handler: Handler) -> tuple[Handler, Callable[[], None]]:
-    """The handler, with traces if OpenTelemetry's variables ask for them; and what to call in the end."""
+    """Return the handler, with traces if OpenTelemetry's variables turn them on, and a function that ends them."""
     asked = next((name for name in TRACES if os.environ.get(name, "none") != "none"), None)
     if asked is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return handler, lambda: None
@@ -361,7 +362,7 @@ def _directory(settings: Settings, hook: Hook) -> KeyDirectory | None:
 
 
 def _with_deadline(settings: Settings) -> str:
-    """The URL of the store, which gives up when the budget is spent unless it says otherwise itself."""
+    """Return the URL of the store, with the budget as its deadline unless it has one."""
     url = settings.store
     if "deadline=" in url.partition("?")[2]:
         return url

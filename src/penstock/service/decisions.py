@@ -5,10 +5,9 @@
     batch.run()                                      # one run for all that need the store
 
 A decider never waits. Where the counters are in this process a ruling is returned at once. Elsewhere `then` receives it
-when the store has answered. Each request fails alone: what is wrong with it is raised, or goes to `then` if it is found
-out later.
+when the store has answered. Each request fails alone: its error is raised, or goes to `then` if it occurs later.
 
-**How long the store may take.** What the rules say, else `budget`; and never longer than the caller waits.
+**How long the store may take.** The deadline of the rules, else `budget`; and never longer than the caller waits.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Decider:
         if not dry:
             batch.decided.append(begun)
             if begun.admission is not None:
-                begun.end()  # what a shedder counts is the work of this service, and that is done
+                begun.end()  # a shedder counts the work of this service, and that is done
         return begun
 
     def explain(
@@ -83,7 +82,7 @@ class Decider:
         expires: float | None,
         then: Callable[[Explanation | PenstockError], None],
     ) -> None:
-        """Explain what the rules make of a request. Charges nothing."""
+        """Explain the ruling on a request. Charges nothing."""
         begun, explanation = self.enforcer.begin_explain(descriptor, cost)
 
         def explained(result: Result) -> None:

@@ -1,7 +1,7 @@
 """The calls of the decision API, one function each: from a body to operations, and from their outcomes to a body.
 
 Each takes a body and a `Responder`, which knows the batch of the call and answers it, now or when the batch was run.
-What is wrong with a call is raised, or goes to the responder if it is found out later; no other call is affected.
+An error of a call is raised, or goes to the responder if it occurs later; no other call is affected.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Endpoints:
         self._run(ops, reply, forgotten)
 
     def _amend(self, op: Amend | None, reply: Responder) -> None:
-        """Amend what was charged; with no operation there is nothing that could be."""
+        """Run an amendment; without an operation there is nothing to amend."""
 
         def amended(outcomes: Sequence[Outcome]) -> bytes:
             changed = amended_by(outcomes[0])
@@ -286,7 +286,7 @@ class _PartResponder(Responder):
 
 
 def _names_rules(sent: bodies.Either | bodies.Peek | bodies.Reset) -> bool:
-    """Whether a request is by descriptor, not by key and quota; it must be one of them."""
+    """Return whether a request is by descriptor, not by key and quota; it must be one of them."""
     by_quota = sent.key is not UNSET and sent.quota is not UNSET
     neither = sent.key is UNSET and sent.quota is UNSET
     if (sent.descriptor is UNSET and not by_quota) or (sent.descriptor is not UNSET and not neither):

@@ -1,7 +1,7 @@
-"""What callers are told when a call cannot be answered: problem details (RFC 9457) with a code, and the field at fault.
+"""Answers to calls that fail: problem details (RFC 9457) with a code, and the field at fault.
 
-The words are those of the core's errors, which name the thing, the value and what was expected, and never quote a key.
-What the JSON decoder says is put into the same form.
+The words are those of the core's errors, which name the thing, the value and the expected values, and never quote a
+key. Messages of the JSON decoder are put into the same form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.service.wire.problems import REASONS
 log = logging.getLogger("penstock.service")
 
 UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
-"""What the JSON decoder raises."""
+"""The errors of the JSON decoder."""
 
 TYPE: Header = (b"content-type", b"application/problem+json")
 
@@ -48,7 +48,7 @@ class Problem(Struct, gc=False):
 
 
 class Unacceptable(PenstockError):
-    """A call that cannot be taken, and the status that says so."""
+    """The error of a call that cannot be answered, with its status and code."""
 
     def __init__(self, status: int, code: str, detail: str, field: str | None = None) -> None:
         super().__init__(detail)
@@ -73,7 +73,7 @@ _UNAVAILABLE = Head(503, [TYPE, (b"retry-after", b"1")])
 
 
 def problem_of(error: Exception) -> Problem:
-    """What is told of an error."""
+    """Return the problem of an error."""
     if isinstance(error, UNREADABLE):
         error = _decoding(error)
     if isinstance(error, Unacceptable):
@@ -91,22 +91,22 @@ def problem_of(error: Exception) -> Problem:
 
 
 def answer_of(error: Exception) -> tuple[Head, bytes]:
-    """The answer to a call that came to this."""
+    """Return the answer to a call that failed."""
     problem = problem_of(error)
     return _UNAVAILABLE if problem.status == 503 else _PROBLEMS[problem.status], encode(problem)
 
 
 def note(where: str, error: Exception) -> None:
-    """A caller's fault is its own business; one of ours is logged."""
+    """Log an internal error; errors of callers are not logged."""
     if not isinstance(error, (PenstockError, *UNREADABLE)):
-        log.error("%s: a fault of our own: %s", where, fault(error))
+        log.error("%s: internal error: %s", where, fault(error))
 
 
 def _problem(status: int, code: str, detail: str, field: str | None) -> Problem:
     return Problem(REASONS[status], status, code, detail, UNSET if field is None else field)
 
 
-# ---------------------------------------------------------------- what the decoder says
+# Messages of the decoder
 
 _AT = re.compile(r" - at `\$\.?([A-Za-z_]*)[^`]*`$")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
@@ -137,7 +137,7 @@ def _decoding(error: Exception) -> Unacceptable:
     if missing := _MISSING.search(says):
         return Unacceptable(400, "missing_field", f"{missing[1]}: missing", missing[1])
     if unknown := _UNKNOWN.search(_AT.sub("", says)):
-        # Quoted only if it looks like a name: whatever stands there, it is not to be an identity.
+        # Quoted only if it looks like a name, because it could be an identity.
         name = unknown[1] if _NAME.fullmatch(unknown[1]) else None
         return Unacceptable(400, "unknown_field", f"{name or 'a field of the body'}: unknown", name)
     if wanted := _WANTED.search(says):

@@ -1,7 +1,7 @@
 """`ShouldRateLimit` by a configuration: the requests that came in together go to the store together.
 
-A request is bytes, and mostly bytes that came before: what they ask under the configuration in force is remembered, so
-that an answer costs a lookup, a decision and some forty bytes. Another configuration has another memory.
+A request is bytes, and mostly bytes that came before: its plan under the configuration in force is remembered, so that
+an answer costs a lookup, a decision and some forty bytes. A new configuration begins with no plans.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnaryCall(Protocol):
 
 
 class Configured(Protocol):
-    """Where the configuration in force comes from."""
+    """The source of the configuration in force."""
 
     @property
     def current(self) -> Config: ...
@@ -83,7 +83,7 @@ class ShouldRateLimit:
 
     def handle(self, messages: Sequence[UnaryCall]) -> None:
         config = self._source.current
-        if config is not self._config:  # what followed from an older configuration is forgotten
+        if config is not self._config:  # plans of an older one are of no use
             self._config, self._plans, self._locals = config, {}, {}
             self._planner = RequestPlanner(config, self._conduct, self.counts)
         batch = Batch(self._engine, self._observer)
@@ -132,7 +132,7 @@ class ShouldRateLimit:
         return local
 
     def _answer(self, batch: Batch, message: UnaryCall, plan: RequestPlan, outcomes: Sequence[Any]) -> None:
-        """Answer a call when the store has; `outcomes` are those of its operations."""
+        """Answer a call by the outcomes of its operations."""
         batch.decided += [outcome for outcome in outcomes if outcome.__class__ is Verdict]
         failed = next((outcome for outcome in outcomes if outcome.__class__ is Failed), None)
         if failed is not None:
@@ -146,7 +146,7 @@ class ShouldRateLimit:
 
 
 def fail(batch: Batch, message: UnaryCall, failed: Failed) -> None:
-    """Fail a call that the store did not decide, and nothing else may decide in its place."""
+    """Fail a call that neither the store nor a fallback decided."""
     status, text = Status.UNAVAILABLE, "the store could not answer"
     if failed is INTERNAL_FAILURE:
         status, text = Status.INTERNAL, "a fault of this server"

@@ -5,8 +5,8 @@ domain, and `entries` are the keys in their order, with commas between. So the r
 
     - {id: per-address, match: {domain: edge}, key: remote_address, quota: 100/minute}
 
-limits what Envoy describes by `remote_address: {}`. Each descriptor is decided for itself; the request is refused if
-one of them is.
+limits requests that Envoy describes by `remote_address: {}`. Each descriptor is decided for itself; the request is
+refused if one of them is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ByRules:
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
-        self._known: dict[bytes, _Described] = {}  # of requests that came before
+        self._known: dict[bytes, _Described] = {}  # by the bytes of earlier requests
 
     def handle(self, messages: Sequence[UnaryCall]) -> None:
         batch = Batch(self._decider.engine, self._decider.observer)
@@ -92,7 +92,7 @@ def _descriptor(request: Any, descriptor: Any) -> tuple[dict[str, str], int]:
 
 
 def _answer(batch: Batch, message: UnaryCall, results: Sequence[Any]) -> None:
-    """Answer a request, whose descriptors came to these rulings and errors."""
+    """Answer a request by the rulings and errors of its descriptors."""
     refusals: list[Any] = []
     for result in results:
         if isinstance(result, Exception):

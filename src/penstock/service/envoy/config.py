@@ -1,4 +1,4 @@
-"""What a configuration of envoyproxy/ratelimit says, ready to be looked up: domains, descriptors, limits.
+"""A configuration of envoyproxy/ratelimit, ready for look-ups: domains, descriptors, limits.
 
 A descriptor is a list of entries, each a key and a value. Every level of the configuration is looked up by the next
 entry: first its value as it is, then patterns in the order of the file, then the bare key, which stands for all values.
@@ -19,7 +19,7 @@ Entry: TypeAlias = tuple[str, str]
 """A key and a value of a descriptor."""
 
 DOMAIN, ENTRIES = "domain", "entries"
-"""What the domain of a descriptor, and its keys in their order, are called where rules are in force."""
+"""The entries that hold the domain of a descriptor, and its keys in their order, where rules are in force."""
 
 
 class Unit(NamedTuple):
@@ -47,13 +47,13 @@ UNITS_BY_NUMBER = {unit.number: unit for unit in UNITS.values()}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limit:
-    """What applies to a descriptor.
+    """The limit of a descriptor.
 
     - `quota`: None where there is nothing to count: `unlimited`, or a limit of 0, which refuses always.
-    - `name`: what clients are told, and what other limits call it that replace it.
+    - `name`: shown to clients, and used by limits that replace this one.
     - `replaces`: the names of limits that do not apply to a request to which this one does.
     - `quota_mode`: of all descriptors of a request with it, one that is within its limit suffices.
-    - `metadata`: what Envoy is told of a request that was within the limit.
+    - `metadata`: sent to Envoy with a request that was within the limit.
     """
 
     requests: int
@@ -71,7 +71,7 @@ class Limit:
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """What the configuration says behind one key, or one key and value."""
+    """The part of the configuration behind one key, or one key and value."""
 
     key: str
     value: str
@@ -83,7 +83,7 @@ class Branch:
 
     @property
     def title(self) -> str:
-        """What it is called in the names of metrics and in messages."""
+        """Its name in metrics and in messages."""
         return f"{self.key}_{self.value}" if self.value else self.key
 
 
@@ -109,7 +109,7 @@ class Pattern:
 
 
 class Level:
-    """The descriptors that stand side by side."""
+    """The descriptors of one depth and parent."""
 
     __slots__ = ("bare", "exact", "patterns")
 
@@ -119,7 +119,7 @@ class Level:
         self.bare: dict[str, Branch] = {}
 
     def put(self, branch: Branch) -> Branch | None:
-        """Take a branch in, unless there is one of the same key and value: that is the answer."""
+        """Add a branch; return the one with the same key and value instead, if there is one."""
         patterns = self.patterns.get(branch.key, [])
         if not branch.value:
             taken = self.bare.setdefault(branch.key, branch)
@@ -138,7 +138,7 @@ class Level:
         return [*self.exact.values(), *patterns, *self.bare.values()]
 
     def branch(self, key: str, value: str) -> Branch | None:
-        """What is said of an entry."""
+        """Return the branch of an entry."""
         found = self.exact.get((key, value))
         if found is None and key in self.patterns:
             found = next((branch for pattern, branch in self.patterns[key] if pattern.fits(value)), None)
@@ -146,7 +146,7 @@ class Level:
 
 
 class Found(NamedTuple):
-    """The limit of a descriptor, the key of its counter, and what its metrics are called."""
+    """The limit of a descriptor, the key of its counter, and its name in metrics."""
 
     limit: Limit
     key: str
@@ -161,7 +161,7 @@ class Config:
         self.version = version
 
     def find(self, domain: str, entries: Sequence[Entry]) -> Found | None:
-        """The limit of a descriptor, if there is one."""
+        """Return the limit of a descriptor, if there is one."""
         level, branch = self.domains.get(domain), None
         path: list[Branch] = []
         for key, value in entries:
@@ -176,17 +176,17 @@ class Config:
 
 
 def counter_key(domain: str, entries: Sequence[Entry], path: Sequence[Branch] = ()) -> str:
-    """The key of the counter of a descriptor: no two descriptors have the same, whatever their texts.
+    """Return the key of a descriptor's counter; no two descriptors have the same.
 
-    A level that shares its counter is there with its pattern in place of the value.
+    A level that shares its counter has its pattern in place of the value.
     """
     parts = [f"envoy {len(domain)}:{domain}"]
     for at, (key, value) in enumerate(entries):
         branch = path[at] if path else None
-        told = (
+        part = (
             f"{len(branch.value)}*{branch.value}" if branch is not None and branch.shared else f"{len(value)}:{value}"
         )
-        parts.append(f"{len(key)}:{key}{told}")
+        parts.append(f"{len(key)}:{key}{part}")
     text = "".join(parts)
     if len(text) <= MAX_KEY_PART and text.isascii():
         return text
@@ -197,6 +197,6 @@ def _title(domain: str, entries: Sequence[Entry], path: Sequence[Branch]) -> str
     titles = [domain]
     detailed = path[-1].limit is not None and path[-1].limit.detailed_metric
     for (key, value), branch in zip(entries, path, strict=True):
-        told = value if detailed or branch.value_in_metric else branch.value
-        titles.append(f"{key}_{told}" if told else key)
+        shown = value if detailed or branch.value_in_metric else branch.value
+        titles.append(f"{key}_{shown}" if shown else key)
     return ".".join(titles)

@@ -47,13 +47,13 @@ CALENDAR_UNITS = ("day", "week", "month", "year")
 BEHAVIOURS = ("local", "open", "closed")
 MAX_REQUESTS = 2**32 - 1
 MAX_DESCRIPTORS = 100_000
-"""Aliases make a file small and what it says large, so that is counted too."""
+"""Entries after aliases are resolved, because a small file can be large then."""
 
 TRUTHS = {"yes": True, "on": True, "no": False, "off": False}  # words that YAML 1.1 takes for truth values
 
 
 class File(NamedTuple):
-    """A file: what messages call it, and what is in it."""
+    """A file: its name in messages, and its content."""
 
     name: str
     content: bytes
@@ -73,7 +73,7 @@ class Options(NamedTuple):
 
 
 def read(files: Iterable[File], options: Options = Options()) -> Config:  # noqa: B008
-    """What the files say together."""
+    """Return the configuration of all files together."""
     files = list(files)
     domains: dict[str, tuple[str, Level]] = {}
     faults: list[Fault] = []
@@ -88,7 +88,7 @@ def read(files: Iterable[File], options: Options = Options()) -> Config:  # noqa
 
 
 class _Reader:
-    """Reads one file into `domains`, where those of other files are already, and gathers what is wrong with it."""
+    """Reads one file into `domains`, beside those of other files, and gathers its faults."""
 
     def __init__(self, file: File, options: Options, domains: dict[str, tuple[str, Level]]) -> None:
         self.file = file

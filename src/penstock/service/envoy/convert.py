@@ -23,7 +23,7 @@ REPLACES = "replaces: rules do not replace each other by name; write one rule wi
 
 
 class Converted(NamedTuple):
-    """The text of a file of rules, and what it does not say that the configuration did."""
+    """The text of a file of rules, and notes on what rules cannot express."""
 
     text: str
     notes: tuple[str, ...]
@@ -37,7 +37,7 @@ class _Step(NamedTuple):
 
 
 def convert(config: Config) -> Converted:
-    """The rules that limit what the configuration limits."""
+    """Return rules for all limits of a configuration."""
     notes: list[str] = []
     rules: list[str] = []
     ids: set[str] = set()
@@ -97,7 +97,7 @@ def _rule(domain: str, path: Sequence[_Step], title: str, notes: list[str]) -> d
 
 
 def _losses(path: Sequence[_Step]) -> Iterator[str]:
-    """What the rule of a limit does not say."""
+    """Return notes on what the rule of a limit cannot express."""
     branches = [step.branch for step in path]
     limit = branches[-1].limit
     if limit is None:

@@ -35,7 +35,7 @@ TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false", "")
 
 
 class Deployment(NamedTuple):
-    """What the variables say; None where they say nothing.
+    """The values of the variables; None where they are not set.
 
     - `folder`: where the configuration is.
     - `store`: the URL of the store. It may hold a password.
@@ -97,11 +97,11 @@ VARIABLES = {
     "LIMIT_REMAINING_HEADER": "the name of the second",
     "LIMIT_RESET_HEADER": "the name of the third",
 }
-"""What is honoured, and what it says."""
+"""The variables that are used, with their meaning."""
 
 
 def read_environment(environment: Mapping[str, str], *, standing_in: bool = False) -> Deployment:
-    """What the variables say; with `standing_in`, unsaid ports are those of that service.
+    """Return the values of the variables; with `standing_in`, unset ports are those of that service.
 
     Raises `InvalidOption` for one that cannot be honoured.
     """

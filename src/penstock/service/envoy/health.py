@@ -14,7 +14,7 @@ from penstock.service.wire.calls import Head, StreamingCall
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 NAMES = ("", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit")
-"""What may be asked about: the server, the service by its name, and the name that envoyproxy/ratelimit goes by."""
+"""The names with a health: the server, the service, and the name of envoyproxy/ratelimit."""
 
 
 class HealthCheck:
@@ -42,16 +42,16 @@ class HealthCheck:
 # ---------------------------------------------------------------- watching
 
 
-# `grpc.health.v1` Watch: how the service is, told at once and again when that changes.
+# `grpc.health.v1` Watch: the health of the service, sent at once and again when it changes.
 #
-# Clients that balance load themselves keep one such stream open. Traffic stops coming here once, when the service
-# drains: everybody is told, and the streams end, for they would keep their connections from closing.
+# Clients that balance load themselves keep one such stream open. When the service drains, all watchers hear of it and
+# their streams end, because they would keep connections open.
 
 
 SERVICE_UNKNOWN = b"\x08\x03"
 MAX_WATCHERS = 4_096
-"""They stay as long as they like, so there is an end to how many. Beyond that the method is as if it were not there:
-any other error would tell clients that the service is not well, and whoever fills the places could say so to all."""
+"""Watchers stay as long as they like, so their number is bounded. Beyond it the method answers as if it were unknown:
+any other error would mean that the service is not healthy, and a client that takes all places could cause it."""
 MAX_QUESTION = 1_024
 """Bytes."""
 
@@ -60,14 +60,14 @@ _DRAINING = ((b"grpc-status", b"%d" % Status.UNAVAILABLE), (b"grpc-message", b"d
 
 
 class HealthWatch:
-    """All who watch. `ready` says whether traffic should come here; once it does not, it never will again."""
+    """All watchers. `ready` returns whether traffic should come here; once false, it stays so."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self.ready = ready
         self.watchers: set[Watcher] = set()
 
     def open(self, exchange: StreamingCall) -> Watcher:
-        """Somebody wants to watch."""
+        """Begin to watch, on a stream."""
         watcher = Watcher(self, exchange)
         if len(self.watchers) >= MAX_WATCHERS:
             watcher.refuse(Status.UNIMPLEMENTED, "too many who watch")
@@ -76,20 +76,20 @@ class HealthWatch:
         return watcher
 
     def tell(self) -> None:
-        """Tell everybody how the service is now: for whoever has changed that."""
+        """Send the health to all watchers; to be called when it has changed."""
         for watcher in tuple(self.watchers):
             watcher.tell()
 
 
 class Watcher:
-    """One who watches."""
+    """One stream of health."""
 
     __slots__ = ("_exchange", "_known", "_over", "_question", "_watch")
 
     def __init__(self, watch: HealthWatch, exchange: StreamingCall) -> None:
         self._watch, self._exchange = watch, exchange
         self._question: bytes | None = b""  # as far as it has come; None once it is understood
-        self._known = False  # whether it asks about something that there is
+        self._known = False  # whether it asks about a known name
         self._over = False
 
     def received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""What envoyproxy/ratelimit answers over HTTP: `POST /json`, the same question in JSON, and `GET /healthcheck`.
+"""What envoyproxy/ratelimit answers over HTTP: `POST /json`, the same request in JSON, and `GET /healthcheck`.
 
-Statuses of `/json` are its own: 200 within the limit, 429 over it, 400 for a body that means nothing. Where it answers
-400 because its Redis could not answer, we answer 503, so that nobody takes an outage for a mistake of the caller.
+Statuses of `/json` are its own: 200 within the limit, 429 over it, 400 for an invalid body. Where it answers
+400 because its Redis could not answer, the answer here is 503, so that an outage does not look like a caller's error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEALTHY, UNHEALTHY = Head(200, [TEXT]), Head(500, [TEXT])
 
 
 class _JsonCall:
-    """A call of `/json`, as a question."""
+    """A call of `/json`, as a call of the method."""
 
     __slots__ = ("_call", "data")
 
@@ -50,7 +50,7 @@ class _JsonCall:
 
 
 class JsonMethod:
-    """The handler of `/json`, over the method that answers the same question in gRPC."""
+    """The handler of `/json`, over the method of gRPC."""
 
     def __init__(self, ask: Callable[[list[UnaryCall]], None]) -> None:
         self._ask = ask

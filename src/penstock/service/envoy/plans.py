@@ -1,7 +1,7 @@
 """From a request of the rate limit service to the operations that decide it.
 
-Pure: no clock, no I/O. What follows from the bytes of a request under one configuration never changes, so plans are
-made once and remembered by whoever holds the configuration.
+Pure: no clock, no I/O. The plan of a request's bytes under one configuration never changes, so plans are made once and
+remembered.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Conduct(NamedTuple):
 
     - `all_or_nothing`: a request whose descriptors do not all fit is charged to none of them.
     - `shadow_mode`, `quota_mode`: of every limit.
-    - `headers`: the names of response headers that tell limit, remaining and reset; none by default.
-    - `retry_after`: refusals tell when to come again, in a header.
-    - `dynamic_metadata`: Envoy is told what it asked, and the `metadata` of limits that were kept.
+    - `headers`: the names of the response headers for limit, remaining and reset; none by default.
+    - `retry_after`: refusals have a `retry-after` header.
+    - `dynamic_metadata`: answers carry the request and the `metadata` of limits that were kept.
     - `near_limit_ratio`: from which share of a limit on hits are counted as near.
     - `algorithm`, `count_denied`: of limits that requests bring along.
     """
@@ -51,11 +51,11 @@ class Conduct(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What becomes of one descriptor.
+    """How one descriptor is decided and answered.
 
-    - `op`, `ask`: which operation decides, and which of its asks is the descriptor's; -1 where none does.
+    - `op`, `ask`: the positions of the operation that decides and of its first ask for the descriptor; -1: none.
     - `current`: the limit, as the answer holds it.
-    - `never`: refused whatever is counted: a limit of 0, or a cost that exceeds it.
+    - `never`: always refused: a limit of 0, or a cost that exceeds it.
     - `fixed`: the whole status, where nothing limits the descriptor.
     """
 
@@ -71,11 +71,11 @@ class Fate(NamedTuple):
 
 
 class RequestPlan(NamedTuple):
-    """What a request asks.
+    """The operations of a request, and how its descriptors are answered.
 
-    - `simple`: a single ask to which nothing special applies, as most are.
-    - `local`: decides that in this process, where the store is in it.
-    - `asked`: dynamic metadata that says what was asked, where that is wanted.
+    - `simple`: a single ask without special cases, as most requests are.
+    - `local`: decides a simple plan in this process, if the store is in it.
+    - `asked`: the request as dynamic metadata, where that is wanted.
     """
 
     ops: tuple[Acquire, ...]
@@ -86,7 +86,7 @@ class RequestPlan(NamedTuple):
 
 
 def read_request(data: bytes) -> Any:
-    """The request that `data` is; `InvalidRequest` if it means nothing."""
+    """Return the request that `data` holds; raise `InvalidRequest` if there is none."""
     try:
         request = RateLimitRequest.FromString(data)
     except DecodeError:
@@ -105,10 +105,10 @@ class RequestPlanner:
 
     def __init__(self, config: Config, conduct: Conduct, counts: Counts) -> None:
         self._config, self._conduct, self._counts = config, conduct, counts
-        self._nobody = LimitHits()
+        self._uncounted = LimitHits()
 
     def plan(self, data: bytes) -> RequestPlan:
-        """What a request asks; `InvalidRequest` if it means nothing."""
+        """Return the plan of a request; raise `InvalidRequest` if it is invalid."""
         request = read_request(data)
         found = [self._found(request.domain, descriptor) for descriptor in request.descriptors]
         replaced = {name for one in found if one is not None for name in one.limit.replaces}
@@ -116,7 +116,7 @@ class RequestPlanner:
         building = _Building(self._conduct, asked)
         for descriptor, one in zip(request.descriptors, found, strict=True):
             if one is None or (one.limit.name in replaced and one.limit.name and not one.limit.unlimited):
-                building.free(PLAIN_OK, self._nobody)
+                building.free(PLAIN_OK, self._uncounted)
             elif one.limit.unlimited:
                 building.free(UNLIMITED_OK, self._counts.tally(one.title))
             else:
@@ -136,7 +136,7 @@ class RequestPlanner:
 
 
 class _Building:
-    """A plan in the making."""
+    """Builds a plan, one descriptor after the other."""
 
     def __init__(self, conduct: Conduct, asked: bytes) -> None:
         self._conduct, self._asked = conduct, asked
@@ -145,14 +145,14 @@ class _Building:
         self._joint: dict[tuple[str, object], int] = {}  # position of each counter's ask in the joint operation
         self._asks: list[Ask] = []
         self._behaviours: list[OnFailure] = []
-        self._refused = False  # whatever is counted
+        self._refused = False  # whatever the counters say
 
     def _in_quota_mode(self, limit: Limit) -> bool:
-        """Whether the request may pass although the limit is exceeded: then the others are charged all the same."""
+        """Return whether a request may pass although the limit is exceeded: then the other limits are charged."""
         return limit.quota_mode or self._conduct.quota_mode
 
     def free(self, status: bytes, tally: LimitHits) -> None:
-        """A descriptor that nothing limits."""
+        """Add a descriptor without a limit."""
         self._fates.append(Fate(NO_LIMIT, -1, -1, 1, b"", False, 0, tally, status))
 
     def limited(self, found: Found, cost: int, tally: LimitHits) -> None:
@@ -161,7 +161,7 @@ class _Building:
         op, ask, never = -1, -1, quota is None
         if quota is not None:
             never = cost > quota.capacity
-            charged = min(max(cost, 1), quota.capacity)  # who asks for nothing wants to know whether one would fit
+            charged = min(max(cost, 1), quota.capacity)  # a cost of 0 asks whether 1 would fit
             if self._conduct.all_or_nothing and cost and not never and not self._in_quota_mode(limit):
                 op, ask = 0, self._join(key, quota, charged, limit)
             else:
@@ -175,7 +175,7 @@ class _Building:
         self._fates.append(Fate(limit, op, ask, cost, answers.limit_field(limit), never, near, tally, b""))
 
     def _join(self, key: str, quota: Quota, cost: int, limit: Limit) -> int:
-        """The position of a descriptor's first ask in the one operation for all; two that count alike are one."""
+        """Return the position of a descriptor's first ask in the joint operation; equal counters are one ask."""
         same = (key, quota.identity)
         if same in self._joint:
             at = self._joint[same]
@@ -202,7 +202,7 @@ class _Building:
 
 
 def _described(request: Any) -> dict[str, object]:
-    """A request as envoyproxy/ratelimit tells it in dynamic metadata."""
+    """Return a request in the form of envoyproxy/ratelimit's dynamic metadata."""
     descriptors = []
     for descriptor in request.descriptors:
         one: dict[str, object] = {"entries": [f"{entry.key}={entry.value}" for entry in descriptor.entries]}
@@ -219,7 +219,7 @@ def _asks(key: str, quota: Quota, cost: int, *, advisory: bool) -> tuple[Ask, ..
 
 @lru_cache(4_096)
 def override(requests: int, unit: int, conduct: Conduct) -> Limit:
-    """The limit that a request brings along."""
+    """Return the limit that a request brings along."""
     known = UNITS_BY_NUMBER.get(unit)
     if known is None:
         raise InvalidRequest(f"limit.unit {unit}: expected the number of a unit from second to year")

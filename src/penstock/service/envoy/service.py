@@ -1,9 +1,9 @@
-"""What a service that Envoy asks is made of.
+"""The parts of Envoy's rate limit service.
 
 parts = configured(source, limiter.engine, ready=lambda: True)    # or by_rules(decider, ready=...)
 Grpc(parts.methods)                                               # ShouldRateLimit and health
 Routes(exact={**parts.handlers, ...}, ...)                        # /json and /healthcheck
-Server(..., openers=parts.openers)                                # who watches health
+Server(..., openers=parts.openers)                                # streams of health
 parts.source.start()                                              # follows its folder
 """
 
@@ -29,12 +29,12 @@ from penstock.service.wire.calls import Handler, Openers
 
 
 class Parts(NamedTuple):
-    """What a service that Envoy asks is made of.
+    """The parts of Envoy's rate limit service.
 
     - `methods`: of gRPC; for `Grpc`.
     - `handlers`: by path; for `Routes`.
-    - `watch`: those who want to know how the service is; it is told when that changes.
-    - `counts`: hits by limit, for whoever exports them; None where Penstock's own rules are in force.
+    - `watch`: the streams of health; to be told when that changes.
+    - `counts`: hits by limit, for metrics; None where Penstock's own rules are in force.
     """
 
     methods: tuple[Method, ...]
@@ -44,12 +44,12 @@ class Parts(NamedTuple):
 
     @property
     def openers(self) -> Openers:
-        """Calls that both sides go on with; for `Server`."""
+        """Bidirectional streaming calls; for `Server`."""
         return {HEALTH_WATCH: self.watch.open}
 
     @property
     def services(self) -> tuple[bytes, ...]:
-        """What the paths of all methods of its services begin with, those that it does not have included."""
+        """The prefixes of all methods of its services, unknown ones included."""
         return tuple(method.path[: method.path.rindex(b"/") + 1] for method in self.methods)
 
 
@@ -62,7 +62,7 @@ def configured(
     observer: Observer | None = None,
     budget: Micros = BUDGET,
 ) -> Parts:
-    """The service by a configuration of envoyproxy/ratelimit."""
+    """Return the service by a configuration of envoyproxy/ratelimit."""
     options = source.options
     conduct = conduct._replace(algorithm=options.algorithm, count_denied=options.count_denied)
     method = ShouldRateLimit(source, engine, conduct, observer=observer, budget=budget)
@@ -70,7 +70,7 @@ def configured(
 
 
 def by_rules(decider: Decider, *, ready: Callable[[], bool]) -> Parts:
-    """The service by Penstock's own rules."""
+    """Return the service by Penstock's own rules."""
     method = ByRules(decider)
     return Parts((method, HealthCheck(ready)), _handlers(method, ready), HealthWatch(ready))
 

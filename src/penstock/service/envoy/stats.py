@@ -1,4 +1,4 @@
-"""How often each limit was asked and what it said: the statistics that envoyproxy/ratelimit keeps, under its names."""
+"""Hits of each limit by outcome: the statistics of envoyproxy/ratelimit, under its names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_TITLES = 1_000
-"""With `detailed_metric` clients choose the titles: beyond so many, all are counted under one."""
+"""With `detailed_metric` clients choose the titles: those beyond this number are counted as `other`."""
 
 OTHERS = "other"
 
 
 class LimitHits:
-    """Hits of one limit, by what became of them."""
+    """Hits of one limit, by outcome."""
 
     __slots__ = ("near_limit", "over_limit", "shadow_mode", "total_hits", "within_limit")
 
@@ -21,7 +21,7 @@ class LimitHits:
 
 
 class Count(NamedTuple):
-    """One number: of which limit, such as `domain.key_value`, what became of hits, and how many."""
+    """The hits of one limit, such as `domain.key_value`, with one outcome."""
 
     title: str
     name: str
@@ -29,7 +29,7 @@ class Count(NamedTuple):
 
 
 class Counts:
-    """All tallies. `read` is for whoever exports them."""
+    """The hits of all limits."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, LimitHits] = {}
