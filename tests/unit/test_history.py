@@ -141,7 +141,8 @@ def test_a_violation_is_told_with_all_its_numbers() -> None:
     history = CallHistory([call(0, 0), call(1, 2), call(3, 4)])
     with pytest.raises(AssertionError) as error:
         history.check(Quota.parse("1/minute rolling_window"), extra=1)
-    assert str(error.value) == (
+    told, *_ = str(error.value).splitlines()  # pytest adds the values where it rewrites the package's assertions
+    assert told == (
         "1/minute rolling_window for 'alice': at least 3 units admitted from 1700000040000000 to 1700000044000000 µs, "
         "where at most 1 + 1 are promised"
     )

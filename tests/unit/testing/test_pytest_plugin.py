@@ -37,8 +37,11 @@ OFF = """
 
 
 def _run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
+    # "no:penstock": an installed package would register the same plugin a second time, by its entry point.
     pytester.makepyfile(test)
-    return pytester.runpytest_subprocess("-p", "penstock.testing.pytest_plugin", "-p", "no:cacheprovider")
+    return pytester.runpytest_subprocess(
+        "-p", "no:penstock", "-p", "penstock.testing.pytest_plugin", "-p", "no:cacheprovider"
+    )
 
 
 def test_clock_stands_still_until_the_test_moves_it(pytester: pytest.Pytester) -> None:
