@@ -41,7 +41,9 @@ async def test_checks_of_one_turn_of_the_loop_are_one_batch(at: tuple[Running, B
         rulings = await asyncio.gather(*[client.check(ORDERS) for _ in range(20)])
         assert sum(ruling.allowed for ruling in rulings) == 3
         assert batches.paths[-1:] == [b"/v1/check/batch"]
-        mixed = await asyncio.gather(client.peek(UPLOADS), client.acquire("a", "1/hour"), client.peek("a", "1/hour"))
+        mixed = await asyncio.gather(
+            client.peek(descriptor=UPLOADS), client.acquire("a", "1/hour"), client.peek("a", "1/hour")
+        )
         assert [verdict.allowed for verdict in mixed] == [True, True, False]
         assert batches.sizes == [1, 3]
 
@@ -90,21 +92,21 @@ async def test_an_async_client_has_the_interface_of_an_enforcer(at: tuple[Runnin
             False,
         ]
         assert (await client.explain(ORDERS)).rules[0].counters[0].remaining == 0
-        await client.reset(ORDERS)
-        assert (await client.peek(ORDERS)).remaining == 3
-        async with client.hold(UPLOADS):
+        await client.reset(descriptor=ORDERS)
+        assert (await client.peek(descriptor=ORDERS)).remaining == 3
+        async with client.hold(descriptor=UPLOADS):
             with pytest.raises(RateLimited):
-                async with client.hold(UPLOADS):
+                async with client.hold(descriptor=UPLOADS):
                     pass
         assert await client.check(UPLOADS)
-        async with client.reserve({"path": "/chat", "user": "alice"}, cost=400) as reservation:
+        async with client.reserve(descriptor={"path": "/chat", "user": "alice"}, cost=400) as reservation:
             assert (await reservation.settle(100)).units == 300
         free = await client.check({"path": "/elsewhere"})
         assert (await client.refund(free)).each == ()
         assert (await client.settle(free, 1)).each == ()
         assert (await client.release(free)).each == ()
         assert await client.renew(free)
-        with pytest.raises(InvalidRequest, match="quota: missing"):
+        with pytest.raises(InvalidRequest, match="expected a key and a quota, or a descriptor"):
             await client.reset("alice")
     with pytest.raises(StoreError, match="closed"):
         await client.check(ORDERS)

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import ManualClock, RateLimited, StoreError
 from penstock.client import Client, Tls
-from penstock.errors import InvalidInput, InvalidReceipt, InvalidRequest
+from penstock.errors import InvalidInput, InvalidKey, InvalidReceipt, InvalidRequest
 from penstock.middleware.wsgi import RateLimitMiddleware
 from penstock.service.wire.limits import ServerLimits
 from penstock.service.wire.tls import ServerTls
@@ -38,7 +38,7 @@ def client(at: tuple[Running, Batches]) -> Iterator[Client]:
         yield client
         for user in ("alice", "bob"):
             for path in ("/orders", "/uploads", "/chat"):
-                client.reset({"path": path, "user": user})
+                client.reset(descriptor={"path": path, "user": user})
 
 
 def test_a_request_is_decided_by_the_service_s_rules(client: Client) -> None:
@@ -63,9 +63,9 @@ def test_a_ruling_without_a_counter_has_no_decisions(client: Client) -> None:
 def test_a_request_with_an_id_is_charged_once(client: Client) -> None:
     first, again = (client.check(ORDERS, id="seven") for _ in range(2))
     assert (first.answer, first.token) == (again.answer, again.token)
-    assert client.peek(ORDERS).remaining == 2
+    assert client.peek(descriptor=ORDERS).remaining == 2
     client.refund(first)
-    assert client.peek(ORDERS).remaining == 3
+    assert client.peek(descriptor=ORDERS).remaining == 3
 
 
 def test_many_checks_are_one_request(client: Client, at: tuple[Running, Batches]) -> None:
@@ -80,20 +80,20 @@ def test_many_checks_are_one_request(client: Client, at: tuple[Running, Batches]
 
 def test_a_place_of_the_rules_is_held_for_a_block(client: Client) -> None:
     uploads = {"path": "/uploads", "user": "alice"}
-    with client.hold(uploads) as hold:
+    with client.hold(descriptor=uploads) as hold:
         assert hold.renew()
         assert client.check(uploads).reason == "concurrency"
-        with pytest.raises(RateLimited), client.hold(uploads):
+        with pytest.raises(RateLimited), client.hold(descriptor=uploads):
             pass
     assert client.check(uploads)
 
 
 def test_a_reservation_is_settled(client: Client) -> None:
     chat = {"path": "/chat", "user": "alice"}
-    reservation = client.reserve(chat, cost=400)
+    reservation = client.reserve(descriptor=chat, cost=400)
     assert reservation.settle(150).units == 250
     assert reservation.settle(900).units == 0
-    assert client.peek(chat).remaining == 850
+    assert client.peek(descriptor=chat).remaining == 850
 
 
 def test_an_explanation_is_the_library_s_own(client: Client) -> None:
@@ -149,8 +149,13 @@ def test_invalid_arguments_are_refused_as_by_the_library(client: Client) -> None
         client.check("orders")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="descriptor"):
         client.check({"path": object()})
-    with pytest.raises(InvalidRequest, match="quota: missing"):
+    with pytest.raises(InvalidRequest, match="expected a key and a quota, or a descriptor"):
         client.peek("alice")  # type: ignore[call-overload]
+    for ask in (client.peek, client.reset, client.hold, client.reserve):
+        with pytest.raises(InvalidRequest, match="the rules say by which key and quota"):
+            ask("alice", "5/hour", descriptor=ORDERS)  # type: ignore[call-overload]
+    with pytest.raises(InvalidKey, match="key: expected text or a tuple of texts, not dict"):
+        client.reset(ORDERS, "5/hour")  # type: ignore[arg-type]
     with pytest.raises(InvalidReceipt, match="charged nothing"):
         client.refund(client.check({"path": "/banned"}))
     charged = client.acquire("dora", "5/hour", id="x")

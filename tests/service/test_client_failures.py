@@ -84,7 +84,11 @@ def test_raise_raises_an_error_with_what_may_have_been_charged() -> None:
 
 def test_calls_without_a_fallback_raise_whatever_on_failure_says() -> None:
     with Client(_gone(), on_failure="open", timeout=DEADLINE) as client:
-        for ask in (lambda: client.explain(ORDERS), lambda: client.reset(ORDERS), lambda: client.reset("a", "1/hour")):
+        for ask in (
+            lambda: client.explain(ORDERS),
+            lambda: client.reset(descriptor=ORDERS),
+            lambda: client.reset("a", "1/hour"),
+        ):
             with pytest.raises(StoreError):
                 ask()
 

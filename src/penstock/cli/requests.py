@@ -187,7 +187,7 @@ def peek(
     named = by_key(entries or [], key, quota)
     entered = descriptor(entries or [])
     with target.client() as client:
-        verdict = client.peek(entered, cost=cost) if named is None else client.peek(*named, cost)
+        verdict = client.peek(descriptor=entered, cost=cost) if named is None else client.peek(*named, cost)
     answer(verdict, as_json=as_json)
 
 
@@ -204,7 +204,7 @@ def reset(
     entered = descriptor(entries or [])
     with target.client() as client:
         if named is None:
-            client.reset(entered)
+            client.reset(descriptor=entered)
         else:
             client.reset(*named)
     if as_json:

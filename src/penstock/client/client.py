@@ -8,7 +8,7 @@
 
 A client is a limiter whose store is a service, so it has all that a limiter has: waiting, holds, reservations, the
 decorator. By the rules of the service it has what an enforcer has: `check`, `check_many`, `explain`; and `peek`,
-`reset`, `hold` and `reserve` take a descriptor in place of a key and a quota.
+`reset`, `hold` and `reserve` take a `descriptor=` in place of a key and a quota.
 
 Both classes have the same methods and differ in one word, `await`. Decisions by rules are flows, which both run.
 """
@@ -281,28 +281,38 @@ class Client(Limiter):
         return drive(self._rules.explaining(descriptor, cost))
 
     @overload
-    def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> ServiceRuling: ...
+    def peek(self, *, descriptor: Descriptor, cost: int = 1) -> ServiceRuling: ...
     @overload
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict: ...
-    def peek(self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1) -> Verdict:
-        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
-        if isinstance(key, Mapping):
-            return drive(self._rules.checking(PEEK, key, cost, None))
-        return super().peek(key, needed(quota), cost)
-
-    def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
-        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
-        if isinstance(key, Mapping):
-            drive(self._rules.resetting(key))
-        else:
-            super().reset(key, needed(quota))
-
-    def hold(
+    def peek(
         self,
-        key: Key | Descriptor,
+        key: Key | None = None,
         quota: QuotaLike | None = None,
         cost: int = 1,
         *,
+        descriptor: Descriptor | None = None,
+    ) -> Verdict:
+        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
+        if descriptor is None:
+            return super().peek(*needed(key, quota), cost)
+        return drive(self._rules.checking(PEEK, lone(descriptor, key, quota), cost, None))
+
+    def reset(
+        self, key: Key | None = None, quota: QuotaLike | None = None, *, descriptor: Descriptor | None = None
+    ) -> None:
+        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
+        if descriptor is None:
+            super().reset(*needed(key, quota))
+        else:
+            drive(self._rules.resetting(lone(descriptor, key, quota)))
+
+    def hold(
+        self,
+        key: Key | None = None,
+        quota: QuotaLike | None = None,
+        cost: int = 1,
+        *,
+        descriptor: Descriptor | None = None,
         id: Id | None = None,
         timeout: float | None = 0,
         renew: bool = False,
@@ -311,20 +321,27 @@ class Client(Limiter):
 
         By a descriptor it takes those that the rules have, if any, and does not wait for them.
         """
-        if not isinstance(key, Mapping):
-            return super().hold(key, needed(quota), cost, id=id, timeout=timeout, renew=renew)
-        hold = Hold(self, self.check(key, cost, id=id))
+        if descriptor is None:
+            return super().hold(*needed(key, quota), cost, id=id, timeout=timeout, renew=renew)
+        hold = Hold(self, self.check(lone(descriptor, key, quota), cost, id=id))
         if renew and holds_place(hold.verdict):
             hold.keep()
         return hold
 
     def reserve(
-        self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1, *, id: Id | None = None
+        self,
+        key: Key | None = None,
+        quota: QuotaLike | None = None,
+        cost: int = 1,
+        *,
+        descriptor: Descriptor | None = None,
+        id: Id | None = None,
     ) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
-        if not isinstance(key, Mapping):
-            return super().reserve(key, needed(quota), cost, id=id)
-        return Reservation(self, self.check(key, cost, id=os.urandom(ID_BYTES) if id is None else id))
+        if descriptor is None:
+            return super().reserve(*needed(key, quota), cost, id=id)
+        known = os.urandom(ID_BYTES) if id is None else id
+        return Reservation(self, self.check(lone(descriptor, key, quota), cost, id=known))
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what was charged, or `units` of it; nothing, if it passed without being charged."""
@@ -385,28 +402,38 @@ class AsyncClient(AsyncLimiter):
         return await drive_async(self._rules.explaining(descriptor, cost))
 
     @overload
-    async def peek(self, key: Descriptor, quota: None = None, cost: int = 1) -> ServiceRuling: ...
+    async def peek(self, *, descriptor: Descriptor, cost: int = 1) -> ServiceRuling: ...
     @overload
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict: ...
-    async def peek(self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1) -> Verdict:
-        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
-        if isinstance(key, Mapping):
-            return await drive_async(self._rules.checking(PEEK, key, cost, None))
-        return await super().peek(key, needed(quota), cost)
-
-    async def reset(self, key: Key | Descriptor, quota: QuotaLike | None = None) -> None:
-        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
-        if isinstance(key, Mapping):
-            await drive_async(self._rules.resetting(key))
-        else:
-            await super().reset(key, needed(quota))
-
-    def hold(
+    async def peek(
         self,
-        key: Key | Descriptor,
+        key: Key | None = None,
         quota: QuotaLike | None = None,
         cost: int = 1,
         *,
+        descriptor: Descriptor | None = None,
+    ) -> Verdict:
+        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
+        if descriptor is None:
+            return await super().peek(*needed(key, quota), cost)
+        return await drive_async(self._rules.checking(PEEK, lone(descriptor, key, quota), cost, None))
+
+    async def reset(
+        self, key: Key | None = None, quota: QuotaLike | None = None, *, descriptor: Descriptor | None = None
+    ) -> None:
+        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
+        if descriptor is None:
+            await super().reset(*needed(key, quota))
+        else:
+            await drive_async(self._rules.resetting(lone(descriptor, key, quota)))
+
+    def hold(
+        self,
+        key: Key | None = None,
+        quota: QuotaLike | None = None,
+        cost: int = 1,
+        *,
+        descriptor: Descriptor | None = None,
         id: Id | None = None,
         timeout: float | None = 0,
         renew: bool = False,
@@ -415,12 +442,12 @@ class AsyncClient(AsyncLimiter):
 
         By a descriptor it takes those that the rules have, if any, and does not wait for them.
         """
-        if not isinstance(key, Mapping):
-            return super().hold(key, needed(quota), cost, id=id, timeout=timeout, renew=renew)
-        descriptor = key
+        if descriptor is None:
+            return super().hold(*needed(key, quota), cost, id=id, timeout=timeout, renew=renew)
+        request = lone(descriptor, key, quota)
 
         async def held() -> AsyncHold:
-            hold = AsyncHold(self, await self.check(descriptor, cost, id=id))
+            hold = AsyncHold(self, await self.check(request, cost, id=id))
             if renew and holds_place(hold.verdict):
                 hold.keep()
             return hold
@@ -428,16 +455,22 @@ class AsyncClient(AsyncLimiter):
         return Opening(held())
 
     def reserve(
-        self, key: Key | Descriptor, quota: QuotaLike | None = None, cost: int = 1, *, id: Id | None = None
+        self,
+        key: Key | None = None,
+        quota: QuotaLike | None = None,
+        cost: int = 1,
+        *,
+        descriptor: Descriptor | None = None,
+        id: Id | None = None,
     ) -> Opening[AsyncReservation]:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
-        if not isinstance(key, Mapping):
-            return super().reserve(key, needed(quota), cost, id=id)
-        descriptor = key
+        if descriptor is None:
+            return super().reserve(*needed(key, quota), cost, id=id)
+        request = lone(descriptor, key, quota)
 
         async def reserved() -> AsyncReservation:
             known = os.urandom(ID_BYTES) if id is None else id
-            return AsyncReservation(self, await self.check(descriptor, cost, id=known))
+            return AsyncReservation(self, await self.check(request, cost, id=known))
 
         return Opening(reserved())
 
@@ -458,8 +491,15 @@ class AsyncClient(AsyncLimiter):
         return await super().renew(charged) if holds(charged, ServiceRuling) else True
 
 
-def needed(quota: QuotaLike | None) -> QuotaLike:
-    """A quota, where there is no descriptor."""
-    if quota is None:
-        raise InvalidRequest("quota: missing (expected a key and a quota, or a descriptor)")
-    return quota
+def needed(key: Key | None, quota: QuotaLike | None) -> tuple[Key, QuotaLike]:
+    """Return key and quota, where there is no descriptor."""
+    if key is None or quota is None:
+        raise InvalidRequest("expected a key and a quota, or a descriptor")
+    return key, quota
+
+
+def lone(descriptor: Descriptor, key: Key | None, quota: QuotaLike | None) -> Descriptor:
+    """Return the descriptor, where there is neither key nor quota."""
+    if key is not None or quota is not None:
+        raise InvalidRequest("descriptor: the rules say by which key and quota (expected it alone)")
+    return descriptor

@@ -8,7 +8,7 @@ it can be settled, refunded and released like any other, also after the switch i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -177,12 +177,12 @@ async def _asked_many_async_off(self: AsyncClient, requests: Iterable[Any]) -> l
     return _asked_many_off(self, requests)
 
 
-def _peek_off(self: Client, key: Any, *args: Any, **kwargs: Any) -> Any:
-    return _asked_off(self, key) if isinstance(key, Mapping) else _peek(self, key, *args, **kwargs)
+def _peek_off(self: Client, *args: Any, descriptor: Any = None, **kwargs: Any) -> Any:
+    return _peek(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor)
 
 
-async def _peek_async_off(self: AsyncClient, key: Any, *args: Any, **kwargs: Any) -> Any:
-    return _asked_off(self, key) if isinstance(key, Mapping) else await _peek_async(self, key, *args, **kwargs)
+async def _peek_async_off(self: AsyncClient, *args: Any, descriptor: Any = None, **kwargs: Any) -> Any:
+    return await _peek_async(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor)
 
 
 _OFF: dict[type, dict[str, Callable[..., Any]]] = {

@@ -172,12 +172,12 @@ def test_clients_call_no_service() -> None:
     with limits_off(), Client(NOBODY, on_failure="raise") as client:
         verdicts: list[Verdict] = [
             client.check(REQUEST),
-            client.peek(REQUEST),
+            client.peek(descriptor=REQUEST),
             client.acquire("alice", QUOTA),
             client.peek("alice", QUOTA),
             *client.check_many([REQUEST, (REQUEST, 3)]),
-            client.hold(REQUEST).verdict,
-            client.reserve(REQUEST, cost=3).verdict,
+            client.hold(descriptor=REQUEST).verdict,
+            client.reserve(descriptor=REQUEST, cost=3).verdict,
         ]
         for verdict in verdicts:
             assert_allowed(verdict)
@@ -190,7 +190,7 @@ async def test_asyncio_clients_call_no_service() -> None:
         async with AsyncClient(NOBODY, on_failure="raise") as client:
             for verdict in (
                 await client.check(REQUEST),
-                await client.peek(REQUEST),
+                await client.peek(descriptor=REQUEST),
                 await client.acquire("alice", QUOTA),
                 await client.peek("alice", QUOTA),
                 *await client.check_many([REQUEST]),
