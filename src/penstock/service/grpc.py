@@ -128,20 +128,17 @@ MIN_GZIP = 1_024
 class Message:
     """A request message, decompressed, and its call."""
 
-    __slots__ = ("_call", "_gzip", "data")
+    __slots__ = ("_call", "_gzip", "data", "expires")
 
     def __init__(self, call: Call, data: bytes, gzip: bool) -> None:
         self._call, self.data, self._gzip = call, data, gzip
+        self.expires: float | None = call.expires
+        """The deadline of the peer, if it sent one, as an instant of `penstock.clock.monotonic`."""
 
     @property
     def metadata(self) -> Sequence[Header]:
         """The headers of the call. Values of names that end in `-bin` are still in base 64."""
         return self._call.headers
-
-    @property
-    def expires(self) -> float | None:
-        """The deadline of the peer, if it sent one, as an instant of `penstock.clock.monotonic`."""
-        return self._call.expires
 
     @property
     def peer(self) -> Peer:

@@ -15,7 +15,7 @@ from penstock.engine.batch import INTERNAL_FAILURE, Batch, time_left
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import Local, Observer, Unobserved
 from penstock.errors import InvalidRequest
-from penstock.model import Failed, Verdict
+from penstock.model import Failed
 from penstock.quota import Quota
 from penstock.service.decisions import BUDGET
 from penstock.service.envoy.answers import Answerer
@@ -133,8 +133,12 @@ class ShouldRateLimit:
 
     def _answer(self, batch: Batch, message: UnaryCall, plan: RequestPlan, outcomes: Sequence[Any]) -> None:
         """Answer a call by the outcomes of its operations."""
-        batch.decided += [outcome for outcome in outcomes if outcome.__class__ is Verdict]
-        failed = next((outcome for outcome in outcomes if outcome.__class__ is Failed), None)
+        failed = None
+        for outcome in outcomes:
+            if outcome.__class__ is Failed:
+                failed = outcome
+            else:
+                batch.decided.append(outcome)
         if failed is not None:
             fail(batch, message, failed)
             return

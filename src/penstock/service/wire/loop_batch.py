@@ -47,7 +47,8 @@ class LoopBatch:
                 call.answer(problem.head, problem.body)  # ignored by calls that are already answered
         finally:
             self._running = False
-            self._flush()
+            if self._written:
+                self._flush()
 
     def _flush(self) -> None:
         written, self._written = self._written, {}
