@@ -90,7 +90,7 @@ class ServiceRules:
         bodies = [check_body(_checked(one), check_units("cost", cost, least=0), None) for one, cost in pairs]
         checks = [request(BATCH, body, safe=False) for body in bodies]
         parts = list(portions(checks))
-        replies = yield self._service.ask([together(checks[part]) for part in parts])
+        replies = yield from self._service.asking([together(checks[part]) for part in parts])
         read = [one for part, reply in zip(parts, replies, strict=True) for one in self.read_each(reply, pairs[part])]
         return [self._ruling(one, cost) for one, (_, cost) in zip(read, pairs, strict=True)]
 
@@ -109,12 +109,12 @@ class ServiceRules:
 
     def asking(self, check: ApiRequest) -> Flow[Any]:
         """Send one check. Return the body of the reply, or a `Failed`."""
-        return self.read((yield self._service.ask([check]))[0])
+        return self.read((yield from self._service.asking([check]))[0])
 
     def _answering(self, one: ApiRequest) -> Flow[dict[str, Any]]:
         """Send a request for which no fallback can answer."""
         self._check_open()
-        result = self.read((yield self._service.ask([one]))[0])
+        result = self.read((yield from self._service.asking([one]))[0])
         if isinstance(result, Failed):
             raise result.error.to_raise(result.charged)
         return result  # type: ignore[no-any-return]

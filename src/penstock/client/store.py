@@ -30,7 +30,7 @@ class _Calls:
         self.guard = ServiceGuard(address.place, timeout, hook)
         self.closed = False
 
-    def asking(self, requests: Sequence[ApiRequest], deadline: Micros | None) -> Flow[list[ReplyOrLost]]:
+    def asking(self, requests: Sequence[ApiRequest], deadline: Micros | None = None) -> Flow[list[ReplyOrLost]]:
         """Send `requests` together."""
         began = monotonic()
         refusal = Lost("the client is closed", "no") if self.closed else self.guard.refusal(began)

@@ -47,9 +47,10 @@ def drive(flow: Flow[R]) -> R:
                 if flow.gi_frame is None:  # type: ignore[attr-defined]
                     raise
                 step, given = flow.throw, error
-    finally:
+    except BaseException:
         del given  # an error and its traceback must not keep each other alive
         flow.close()
+        raise
 
 
 async def drive_async(flow: Flow[R]) -> R:
@@ -65,5 +66,6 @@ async def drive_async(flow: Flow[R]) -> R:
                 coming = flow.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    finally:
+    except BaseException:
         flow.close()
+        raise

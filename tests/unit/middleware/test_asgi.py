@@ -369,6 +369,27 @@ async def test_a_request_that_is_cancelled_before_its_verdict_leaves_no_place_ta
     assert await stage.left() == [1, 8]
 
 
+async def test_a_request_by_rules_that_is_cancelled_before_its_verdict_leaves_no_place_taken() -> None:
+    limiter = AsyncLimiter(store := DistantStore(ManualClock()), clock=ManualClock())
+    enforcer = AsyncEnforcer(rule_set({"id": "all", "quota": PLACE}), limiter)
+    app = RateLimitMiddleware(answering(), enforcer=enforcer)
+    store.pause()
+    task = asyncio.create_task(get(app))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    second = asyncio.create_task(get(app))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    store.go_on()
+    assert (await second).status == 429  # the cancelled request was charged before
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert await statuses(app, 1) == [200]
+
+
 async def test_a_store_failure_after_a_cancellation_is_not_raised() -> None:
     stage = Stage(distant=True)
     stage.store.pause()
