@@ -36,10 +36,22 @@ from penstock.errors import InvalidOption, InvalidRequest, shown
 from penstock.events import Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
-from penstock.model import Acquire, Amended, Ask, Failed, Inspection, Outcome, Receipt, Verdict, inspections, new
+from penstock.model import (
+    Acquire,
+    Amended,
+    Ask,
+    Explanation,
+    Failed,
+    Inspection,
+    Outcome,
+    Receipt,
+    Verdict,
+    inspections,
+    new,
+)
 from penstock.quota import CONCURRENCY
 from penstock.rules.api_keys import AsyncKeyDirectory, Described, KeyDirectory, KeyTable
-from penstock.rules.explain import Explanation, explain
+from penstock.rules.explain import explain
 from penstock.rules.plan import STRICTNESS, Plan
 from penstock.rules.ruleset import Descriptor, RuleSet
 from penstock.rules.ruling import Ruling, blocked, passed, shed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.clock import Micros
-from penstock.model import Explained, Explanation
+from penstock.model import Explained
 from penstock.rules.compiled import CompiledRule
 from penstock.rules.conditions import All, Any, Condition, Not
 from penstock.rules.index import Slots, Values, compile_test
@@ -27,21 +27,18 @@ def explain(rules: RuleSet, descriptor: Descriptor, now: Micros) -> tuple[Explai
     by_id = {rule.id: rule for rule in rules.rules}
     explained = []
     for declared in sorted(rules.file.rules, key=lambda rule: rule.order):
-        rule = by_id.get(declared.id)
+        rule, applies = by_id.get(declared.id), False
         if rule is None:
-            explained.append(Explained(declared.id, False, "its mode is off", "off", declared.action))
-            continue
-        if rule.position not in matched:
+            why = "its mode is off"
+        elif rule.position not in matched:
             why = "; ".join(why_not(declared.match, values, rules.slots)[:MAX_REASONS])
-            explained.append(Explained(rule.id, False, why, declared.mode, declared.action))
-            continue
-        passed_over = _passed_over(rule, [rules.rules[position] for position in matched], course.decided_by)
-        why = passed_over or _why(declared.match)
-        if passed_over or rule.action != "limit":
-            explained.append(Explained(rule.id, not passed_over, why, declared.mode, declared.action))
         else:
-            key, quotas = rule.key_in_words(values, _shape), rule.quotas(values, now)
-            explained.append(Explained(rule.id, True, why, declared.mode, declared.action, key, quotas))
+            passed_over = _passed_over(rule, [rules.rules[position] for position in matched], course.decided_by)
+            why, applies = passed_over or _why(declared.match), not passed_over
+        entry = Explained(declared.id, applies, why, declared.mode, declared.action)
+        if rule is not None and applies and rule.action == "limit":
+            entry = entry._replace(key=rule.key_in_words(values, _shape), quotas=rule.quotas(values, now))
+        explained.append(entry)
     return tuple(explained)
 
 
@@ -78,6 +75,3 @@ def _shape(text: str) -> str:
         return "an IPv6 address" if ":" in text else "an IPv4 address"
     kind = "a number" if text.isascii() and text.isdigit() else "text"
     return f"{kind} of {len(text)} character{'s' if len(text) > 1 else ''}"
-
-
-__all__ = ["Explained", "Explanation", "explain"]

@@ -226,7 +226,7 @@ def condition(value: object) -> Condition:
         return value
     if not isinstance(value, Mapping) or not value:
         raise flawed(value, "entries and what is asked of them, such as {path: {prefix: /v1}, method: POST}")
-    return _all(gather((name, partial(_clause, name, one)) for name, one in value.items()))
+    return _join(All, gather((name, partial(_clause, name, one)) for name, one in value.items()))
 
 
 def _clause(name: object, value: object) -> Condition:
@@ -236,7 +236,7 @@ def _clause(name: object, value: object) -> Condition:
         if not isinstance(value, list | tuple) or not value:
             raise flawed(value, f"a list of conditions, such as {name}: [{{method: POST}}, {{method: PUT}}]")
         inner = each(value, condition)
-        return _all(inner) if name == "all" else _any(inner)
+        return _join(All if name == "all" else Any, inner)
     return _test(entry_name(name), value)
 
 
@@ -244,7 +244,7 @@ def _test(entry: str, value: object) -> Condition:
     if isinstance(value, Mapping):
         if not value:
             raise flawed(value, f"one of {', '.join(TESTS)}")
-        return _all(gather((name, partial(_named, entry, name, one)) for name, one in value.items()))
+        return _join(All, gather((name, partial(_named, entry, name, one)) for name, one in value.items()))
     return _one_of(entry, value) if isinstance(value, list | tuple) else Equals(entry, text_value(value))
 
 
@@ -255,9 +255,9 @@ def _named(entry: str, name: object, value: object) -> Condition:
         case "in":
             return _one_of(entry, value)
         case "prefix":
-            return _any([Prefix(entry, text) for text in _texts(value)])
+            return _join(Any, [Prefix(entry, text) for text in _texts(value)])
         case "glob":
-            return _any([Glob(entry, _pattern(text)) for text in _texts(value)])
+            return _join(Any, [Glob(entry, _pattern(text)) for text in _texts(value)])
         case "cidr":
             return Cidr(entry, tuple(one_or_more(value, _network)))
         case "present":
@@ -318,9 +318,5 @@ def _unmapped(network: Network) -> Network:
     return network
 
 
-def _all(conditions: list[Condition]) -> Condition:
-    return conditions[0] if len(conditions) == 1 else All(tuple(conditions))
-
-
-def _any(conditions: list[Condition]) -> Condition:
-    return conditions[0] if len(conditions) == 1 else Any(tuple(conditions))
+def _join(how: type[All | Any], conditions: list[Condition]) -> Condition:
+    return conditions[0] if len(conditions) == 1 else how(tuple(conditions))

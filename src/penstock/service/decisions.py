@@ -23,9 +23,8 @@ from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.operations import Id
 from penstock.engine.protocols import Observer
 from penstock.errors import InvalidOption, PenstockError
-from penstock.model import Outcome
+from penstock.model import Explanation, Outcome
 from penstock.rules.api_keys import AsyncKeyDirectory
-from penstock.rules.explain import Explanation
 from penstock.rules.ruleset import Descriptor
 from penstock.rules.ruling import Ruling
 

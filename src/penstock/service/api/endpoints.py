@@ -19,9 +19,8 @@ from penstock.engine.batch import Batch, Gather, time_left
 from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
 from penstock.limiter import ID_BYTES, Limiter
-from penstock.model import Acquire, Amend, Key, Op, Outcome, Receipt, Reset, Verdict
+from penstock.model import Acquire, Amend, Explanation, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import CONCURRENCY
-from penstock.rules.explain import Explanation
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
