@@ -267,17 +267,16 @@ class Client(Limiter):
     def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> ServiceRuling:
         """Decide on a request by the service's rules, and charge it to every rule that matches if it may pass.
 
-        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
-        is not charged again.
+        An admitted request with an `id` is remembered: with the same id it gets the same answer, and no second charge.
         """
         return drive(self._rules.checking(CHECK, descriptor, cost, id))
 
     def check_many(self, requests: Iterable[Request]) -> list[ServiceRuling]:
-        """Decide on many requests, in order; each stands for itself."""
+        """Decide on many requests, in order and each on its own."""
         return drive(self._rules.checking_many(requests))
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
+        """Return what the service's rules make of a request and why, and the state of its counters. Charges nothing."""
         return drive(self._rules.explaining(descriptor, cost))
 
     @overload
@@ -292,7 +291,7 @@ class Client(Limiter):
         *,
         descriptor: Descriptor | None = None,
     ) -> Verdict:
-        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
+        """Return what `acquire`, or `check` of a descriptor, would return now. Charges nothing."""
         if descriptor is None:
             return super().peek(*needed(key, quota), cost)
         return drive(self._rules.checking(PEEK, lone(descriptor, key, quota), cost, None))
@@ -300,7 +299,7 @@ class Client(Limiter):
     def reset(
         self, key: Key | None = None, quota: QuotaLike | None = None, *, descriptor: Descriptor | None = None
     ) -> None:
-        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
+        """Forget what `key` has used of `quota`; or reset all counters of requests with this descriptor."""
         if descriptor is None:
             super().reset(*needed(key, quota))
         else:
@@ -319,7 +318,7 @@ class Client(Limiter):
     ) -> Hold:
         """Take a place of a concurrency quota, to be held in a `with` block.
 
-        By a descriptor it takes those that the rules have, if any, and does not wait for them.
+        By a descriptor it takes the places of the rules, if any, and does not wait for them.
         """
         if descriptor is None:
             return super().hold(*needed(key, quota), cost, id=id, timeout=timeout, renew=renew)
@@ -356,7 +355,7 @@ class Client(Limiter):
         return super().release(charged) if holds(charged, ServiceRuling) else Amended()
 
     def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Hold places for another ttl. False if they are no longer held."""
         return super().renew(charged) if holds(charged, ServiceRuling) else True
 
 
@@ -386,19 +385,15 @@ class AsyncClient(AsyncLimiter):
         return f"<AsyncClient {self._service.address.place}>"
 
     async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> ServiceRuling:
-        """Decide on a request by the service's rules, and charge it to every rule that matches if it may pass.
-
-        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
-        is not charged again.
-        """
+        """Decide on a request by the service's rules, and charge it to every rule that matches if it may pass."""
         return await drive_async(self._rules.checking(CHECK, descriptor, cost, id))
 
     async def check_many(self, requests: Iterable[Request]) -> list[ServiceRuling]:
-        """Decide on many requests, in order; each stands for itself."""
+        """Decide on many requests, in order and each on its own."""
         return await drive_async(self._rules.checking_many(requests))
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
-        """What the service's rules make of a request and why, and how its counters stand. Charges nothing."""
+        """Return what the service's rules make of a request and why, and the state of its counters. Charges nothing."""
         return await drive_async(self._rules.explaining(descriptor, cost))
 
     @overload
@@ -413,7 +408,7 @@ class AsyncClient(AsyncLimiter):
         *,
         descriptor: Descriptor | None = None,
     ) -> Verdict:
-        """What `acquire`, or `check` of a descriptor, would answer now, charging nothing."""
+        """Return what `acquire`, or `check` of a descriptor, would return now. Charges nothing."""
         if descriptor is None:
             return await super().peek(*needed(key, quota), cost)
         return await drive_async(self._rules.checking(PEEK, lone(descriptor, key, quota), cost, None))
@@ -421,7 +416,7 @@ class AsyncClient(AsyncLimiter):
     async def reset(
         self, key: Key | None = None, quota: QuotaLike | None = None, *, descriptor: Descriptor | None = None
     ) -> None:
-        """Forget what `key` has used of `quota`; or all that requests of this descriptor are counted by."""
+        """Forget what `key` has used of `quota`; or reset all counters of requests with this descriptor."""
         if descriptor is None:
             await super().reset(*needed(key, quota))
         else:
@@ -438,10 +433,7 @@ class AsyncClient(AsyncLimiter):
         timeout: float | None = 0,
         renew: bool = False,
     ) -> Opening[AsyncHold]:
-        """Take a place of a concurrency quota, to be held in an `async with` block.
-
-        By a descriptor it takes those that the rules have, if any, and does not wait for them.
-        """
+        """Take a place of a concurrency quota, or the places of the rules, to be held in an `async with` block."""
         if descriptor is None:
             return super().hold(*needed(key, quota), cost, id=id, timeout=timeout, renew=renew)
         request = lone(descriptor, key, quota)
@@ -487,7 +479,7 @@ class AsyncClient(AsyncLimiter):
         return await super().release(charged) if holds(charged, ServiceRuling) else Amended()
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Hold places for another ttl. False if they are no longer held."""
         return await super().renew(charged) if holds(charged, ServiceRuling) else True
 
 

@@ -45,9 +45,6 @@ from penstock.model import (
 from penstock.quota import CONCURRENCY, Quota
 from penstock.rules.ruling import UNLIMITED, Reason
 
-# ---------------------------------------------------------------- verdicts
-
-
 COME_BACK: Micros = SECOND
 """The retry time of a refusal because the service is gone: by then it may be back."""
 
@@ -109,9 +106,7 @@ def verdict_of(
     verdict = Verdict.of(decisions)
     made = TokenVerdict if token and kind is Verdict else kind
     record = token if remembered and token else None
-    rest: tuple[object, ...] = () if source == "store" else (record, source)
-    if not rest and record is not None:
-        rest = (record,)
+    rest = (record, source) if source != "store" else () if record is None else (record,)
     found = made((*verdict, *rest))
     if isinstance(found, TokenVerdict):
         found.token = token
@@ -134,9 +129,6 @@ def bare(answer: Answer, cost: int, now: Micros, source: str = "store") -> Servi
     """Return a ruling for which no counter was asked."""
     shown = Decision((answer, now, "", UNLIMITED, cost, True))
     return ServiceRuling((answer, now, "", UNLIMITED, cost, (shown,), *(() if source == "store" else (None, source))))
-
-
-# ---------------------------------------------------------------- requests
 
 
 ERRORS: Mapping[str, type[InvalidInput]] = {
@@ -213,9 +205,6 @@ def id_text(request_id: bytes) -> str:
         return request_id.decode()
     except UnicodeDecodeError:
         return f"base64:{urlsafe_b64encode(request_id).decode()}"
-
-
-# ---------------------------------------------------------------- outcomes
 
 
 def outcome(op: Op, reply: ApiReply, now: Micros, place: str) -> Outcome:
@@ -307,9 +296,6 @@ quota = lru_cache(4_096)(Quota.parse)
 
 def _micros(seconds: float) -> Micros:
     return round(seconds * SECOND)
-
-
-# ---------------------------------------------------------------- problems
 
 
 def body_of(reply: ApiReply, place: str) -> dict[str, Any] | Failed:

@@ -137,9 +137,6 @@ def _chunk_size(line: bytes) -> int:
     return int(digits, 16)
 
 
-# ---------------------------------------------------------------- calls
-
-
 DEFAULT_TIMEOUT = 0.25
 """Seconds that a call may take, connecting included."""
 

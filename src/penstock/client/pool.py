@@ -6,16 +6,15 @@ connection, so that a later call cannot read its replies.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from weakref import WeakSet
 
 from penstock.client.address import Address
 from penstock.client.http import ApiReply, BadReply, Lost, Replies, ReplyOrLost
 from penstock.clock import monotonic
+from penstock.engine.lifetime import renew_in_children
 
 AT_ONCE = 64
 """How many requests are written before replies are read: a service whose replies are not read stops reading."""
@@ -105,7 +104,7 @@ class ConnectionPool:
         self._address = address
         self._idle: list[_Connection] = []  # append and pop are atomic
         self._closed = False
-        _alive.add(self)
+        renew_in_children(self)
 
     def exchange(self, requests: Sequence[bytes], until: float, *, fresh: bool = False) -> list[ReplyOrLost]:
         """Return a reply to each request, at `until` of `monotonic` at the latest; with `fresh` by a new connection."""
@@ -141,8 +140,8 @@ class ConnectionPool:
             with suppress(IndexError):
                 self._idle.pop().close()
 
-    def forget(self) -> None:
-        """In a forked child: the connections are the parent's."""
+    def _renew(self) -> None:
+        """Forget all connections in a forked child: they are the parent's."""
         for connection in self._idle:
             connection.close()
         self._idle = []
@@ -155,15 +154,3 @@ def _left(until: float) -> float:
 def _named(error: Exception) -> str:
     """Return the kind of an error, without text that a peer may have sent."""
     return str(error) if isinstance(error, BadReply) else getattr(error, "strerror", None) or str(error)
-
-
-_alive: WeakSet[ConnectionPool] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_alive):
-        pool.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

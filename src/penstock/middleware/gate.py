@@ -150,8 +150,6 @@ class Gate:
             return True
         return self.limiter.operations.has_places(self.quota)  # type: ignore[no-any-return]
 
-    # ------------------------------------------------------------ before
-
     def _all_entries(self, options: GateOptions) -> dict[str, Entry]:
         api_key_header = options.get("api_key_header", API_KEY_HEADER).lower()
         entries: dict[str, Entry] = {"method": _method}
@@ -219,8 +217,6 @@ class Gate:
             raise error
         return smaller
 
-    # ------------------------------------------------------------ the answer
-
     def headers(self, verdict: Verdict) -> list[Header]:
         """Return the headers that any response gets."""
         return self._writer.headers(verdict if verdict.__class__ is Verdict else shown_to_clients(verdict))
@@ -228,8 +224,6 @@ class Gate:
     def refusal(self, verdict: Verdict) -> RefusalResponse:
         """Return the response to a request that was refused."""
         return refusal_of(verdict, self._writer)
-
-    # ------------------------------------------------------------ afterwards
 
     def amends(self, verdict: Verdict, status: int, cost: int | None) -> Sequence[AmendStep]:
         """Return the amendments for an admitted request that ended with `status`; `cost` is its true cost, if set."""

@@ -297,13 +297,6 @@ class AsyncGate(_WaitingGate):
         await self.limiter.clock.wait_async(asyncio.Event(), delay)
 
 
-# ---------------------------------------------------------------- visits
-
-
-# A request has one visit, however many middlewares and decorators it passes: `visit.cost = 1432` settles its cost, and
-# `visit.verdict` tells what is left.
-
-
 P = TypeVar("P", bound=Passage | AsyncPassage)
 
 LISTS = frozenset(("RateLimit", "RateLimit-Policy"))
@@ -311,7 +304,10 @@ LISTS = frozenset(("RateLimit", "RateLimit-Policy"))
 
 
 class Visit(Generic[P]):
-    """One request in an application, and its passages, as handlers see them."""
+    """One request in an application as handlers see it, however many middlewares and decorators it passes.
+
+    `visit.cost = 1432` settles its cost, and `visit.verdict` tells what is left.
+    """
 
     __slots__ = ("passages",)
 
