@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from penstock.clock import Micros
 from penstock.engine.protocols import Done, Gone
@@ -122,7 +122,10 @@ class LoopStore:
         at = self._commands.now() if self._topology.partitioned else None
         encoded = 0
         for (within, partition), (ops, callers) in turn.items():
-            self._send_added(ops, callers, partition, within, at)
+            if len(callers) > 1 or callers[0][1]():
+                self._send_added(ops, callers, partition, within, at)
+            elif (error := self._send(ops, partition, within, callers, at)) is not None:
+                callers(error)
             encoded += len(ops)
             if encoded >= AHEAD:
                 self._flush()
@@ -168,8 +171,10 @@ class LoopStore:
         if attempt.node is None:
             self._park(attempt, callback, call.due)
         else:
-            before = ASKING if attempt.asking else b""
-            self._pipeline(attempt.node).send(attempt.command.packed, call.due, callback, before)
+            pipeline = self._pipelines.get(attempt.node) if self._nodes is self._topology.nodes else None
+            if pipeline is None:
+                pipeline = self._pipeline(attempt.node)
+            pipeline.send(attempt.command.packed, call.due, callback, ASKING if attempt.asking else b"")
 
     def _received(self, attempt: Attempt, call: PartitionCall, reply: Any) -> None:
         retries = attempt.receive(reply)
@@ -180,7 +185,7 @@ class LoopStore:
             else:
                 self._retry(retry, call)
         if not call.left:
-            call.done(cast("list[Outcome]", call.outcomes))
+            call.done(call.outcomes)  # type: ignore[arg-type]  # all of them are there
 
     def _retry(self, attempt: Attempt, call: PartitionCall) -> None:
         if self._loop.time() + attempt.pause >= call.due:

@@ -93,14 +93,17 @@ class PipelinedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
+        guard = self._guard
         try:
             while (reply := self._reader.gets()) is not False:
                 command = self.outstanding.popleft()
                 if reply.__class__ is not bytes:
                     self._receive(command, reply)
                     continue
-                if command.began:  # as nearly always; what follows is `_receive`, without its calls
-                    self._guard.replied(command.began, reply)
+                if command.began:  # as nearly always; what follows is `_receive` without its calls
+                    guard.breaker.succeeded(command.began, monotonic())
+                    if guard.unreported:
+                        guard.report()
                 callback = command.callback
                 command.callback = None
                 if command.timer is not None:
@@ -180,7 +183,11 @@ class Pipeline:
         command = PendingCommand(packed, callback, due, before, began)
         if connection is not None and len(connection.outstanding) < guard.waiting:
             command.timer = self._loop.call_at(due, self._time_out, connection, command)
-            connection.send(command)
+            if before:
+                connection.send(command)
+            else:
+                connection.outstanding.append(command)
+                connection.unsent.append(packed)
         elif self._closed is not None:
             command.finish(self._closed)
         elif connection is not None or len(self._waiting) >= guard.waiting:
