@@ -109,7 +109,7 @@ def test_a_value_of_another_type_is_replaced(store: PlannedStore, quota: str) ->
 @pytest.mark.parametrize("quota", [quota for quota in ALL if quota.startswith(SETS)])
 @pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "1.5e15", "-5", "9007199254740993"])
 @pytest.mark.parametrize("member", ["x", "1:1", "b10:9999", "a1:1", "1:9007199254740999", "@", "!", ""])
-def test_entries_that_mean_nothing_refuse_nobody_for_ever(
+def test_unparsable_entries_refuse_no_request_for_ever(
     store: PlannedStore, quota: str, score: str, member: str
 ) -> None:
     assert one(store, acquire(quota))
@@ -124,7 +124,7 @@ def test_entries_that_mean_nothing_refuse_nobody_for_ever(
 
 
 @pytest.mark.parametrize("quota", TEXTS)
-def test_numbers_far_in_the_future_refuse_nobody_for_ever(store: PlannedStore, quota: str) -> None:
+def test_numbers_far_in_the_future_refuse_no_request_for_ever(store: PlannedStore, quota: str) -> None:
     assert one(store, acquire(quota))
     (name,) = names(store.client)
     count = len(cast("bytes", store.client.get(name)).split())
@@ -255,7 +255,7 @@ def test_server_time_is_the_time(port: int) -> None:
 # Calendars, and the script itself
 
 
-def test_a_caller_whose_calendar_is_elsewhere_is_told_and_nothing_changes(store: PlannedStore) -> None:
+def test_a_caller_with_another_calendar_gets_stale_and_nothing_changes(store: PlannedStore) -> None:
     now, day = store.clock.micros, 86_400 * SECOND
     calendar, plain = acquire("5/day calendar UTC"), acquire("5/10 seconds")
     both = Acquire((*plain.asks, *calendar.asks))

@@ -50,7 +50,7 @@ def test_blocking_threads_and_event_loops_share_one_store() -> None:
 
 
 @pytest.mark.parametrize("turns", range(9))
-async def test_who_is_cancelled_on_becoming_the_head_of_a_line_is_not_charged(turns: int) -> None:
+async def test_a_waiter_that_is_cancelled_on_becoming_the_head_is_not_charged(turns: int) -> None:
     limiter = AsyncLimiter()
     quota = "1/hour gcra"
     await limiter.acquire("alice", quota)

@@ -197,7 +197,7 @@ def test_requests_wait_for_keys_that_are_being_moved(face: str, own: Cluster) ->
 
 
 @for_both_faces
-def test_once_a_slot_has_moved_nobody_asks_its_old_owner(face: str, own: Cluster) -> None:
+def test_once_a_slot_has_moved_no_call_reaches_its_old_owner(face: str, own: Cluster) -> None:
     with facing(face, own.url) as asked:
         moving = Moving(asked, own, partition=13)
         asked.run(moving.ops())
@@ -315,7 +315,7 @@ def test_answers_that_came_while_a_shard_was_waited_for_are_taken(face: str, own
 
 
 @for_both_faces
-def test_a_slot_that_nobody_owns_fails_only_its_own_operations(face: str, own: Cluster) -> None:
+def test_a_slot_without_owner_fails_only_its_own_operations(face: str, own: Cluster) -> None:
     with facing(face, own.url, namespace="unowned") as asked:
         asked.run([spanning("a", dry=True)])
         names = [name_on(asked.store, server) for server in own.primaries]
@@ -426,7 +426,7 @@ async def test_a_submitted_request_over_several_servers_is_charged_in_all_or_non
         assert our_tasks() == 0
 
 
-async def test_a_closed_store_tells_tasks_so_at_once(own: Cluster) -> None:
+async def test_a_closed_store_fails_calls_of_tasks_at_once(own: Cluster) -> None:
     async with opened_async(own.url) as store:
         pass
     for op in (spanning("a"), spanning("a", "b", "c")):
@@ -435,7 +435,7 @@ async def test_a_closed_store_tells_tasks_so_at_once(own: Cluster) -> None:
     assert our_tasks() == 0
 
 
-async def test_whoever_asks_another_server_while_a_store_is_closed_is_told(own: Cluster) -> None:
+async def test_a_call_to_another_server_while_a_store_is_closed_fails(own: Cluster) -> None:
     async with opened_async(own.url) as store:
         await store.run([spanning("a", dry=True)])
         names = [name_on(store, server) for server in own.primaries]

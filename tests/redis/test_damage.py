@@ -65,7 +65,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @for_every_quota
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_counter_that_somebody_overwrote_is_reported_and_replaced(
+def test_an_overwritten_counter_is_reported_and_replaced(
     keyspace: Keyspace, quota: str, damage: tuple[tuple[str, ...], ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(keyspace.server.url, prefix=keyspace.prefix) as store:
@@ -87,7 +87,7 @@ FAR = 2**53 - 1
 
 @for_every_quota
 @pytest.mark.parametrize("future", [f"{FAR}", f"{FAR} 5", f"{FAR} 5 5", f"5 {FAR}", f"{FAR} {FAR} 0 0", f"!{FAR}"])
-def test_a_counter_from_the_far_future_refuses_nobody_for_longer_than_usual(
+def test_a_counter_from_the_far_future_refuses_no_longer_than_usual(
     keyspace: Keyspace, quota: str, future: str
 ) -> None:
     """Whether it can be read or not: it looks like a clock that stepped, or like damage."""
@@ -101,9 +101,7 @@ def test_a_counter_from_the_far_future_refuses_nobody_for_longer_than_usual(
 
 @pytest.mark.parametrize("quota", [quota for quota in ALL if "rolling" in quota or "concurrent" in quota])
 @pytest.mark.parametrize("score", ["inf", "-inf", str(FAR), "-5", "1.5"])
-def test_a_log_with_entries_of_others_refuses_nobody_for_longer_than_usual(
-    keyspace: Keyspace, quota: str, score: str
-) -> None:
+def test_a_log_with_foreign_entries_refuses_no_longer_than_usual(keyspace: Keyspace, quota: str, score: str) -> None:
     with opened(keyspace.server.url, prefix=keyspace.prefix) as store:
         admitted(store, quota, attempts=3)
         (key,) = keyspace.keys()

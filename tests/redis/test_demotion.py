@@ -49,7 +49,7 @@ async def test_a_task_finds_the_new_primary(changing: tuple[str, Callable[[], No
         assert await limiter.acquire("alice", "10/day")
 
 
-async def test_every_caller_gets_an_error_of_his_own() -> None:
+async def test_every_caller_gets_an_error_of_its_own() -> None:
     async with opened_async("redis://127.0.0.1:1") as store:
         limiter = AsyncLimiter(store, layers=())
         asked: list[Any] = [limiter.acquire("alice", "10/day") for _ in range(20)]

@@ -102,7 +102,7 @@ def run_for_ever(server: Server) -> None:
         server.ask("EVAL", "while true do end", 0)
 
 
-def test_a_server_busy_with_a_script_is_told_apart_and_recovers(flavour: str) -> None:
+def test_a_server_busy_with_a_script_is_recognised_and_recovers(flavour: str) -> None:
     with Server(flavour, config=["lua-time-limit 20"]) as own, opened(own.url) as store:
         assert decided(one(store, acquire(QUOTA)))
         script = Thread(target=run_for_ever, args=(own,))
@@ -190,20 +190,20 @@ def test_the_rights_that_are_named_suffice(own: Server) -> None:
 
 
 @pytest.mark.parametrize("missing", ["evalsha", "script|load"])
-def test_who_may_not_run_or_load_scripts_is_told_what_to_allow(own: Server, missing: str) -> None:
+def test_an_error_names_the_rights_that_scripts_need(own: Server, missing: str) -> None:
     outcomes = both(allow(own, "~pk1*", *RIGHTS.replace(f"+{missing}", "").split()))
     assert told(outcomes) == STAYS
     assert "expected +evalsha +script|load" in str(outcomes[0].error)
 
 
-def test_who_may_not_touch_our_keys_is_told_so(own: Server) -> None:
+def test_an_error_says_that_the_key_prefix_is_not_allowed(own: Server) -> None:
     outcomes = both(allow(own, "~other*", *RIGHTS.split()))
     assert told(outcomes) == STAYS
     assert "the key prefix" in str(outcomes[0].error)
 
 
 @pytest.mark.parametrize("missing", ["time", "get", "set"])
-def test_who_may_not_do_what_the_script_does_is_told_what_to_allow(own: Server, missing: str) -> None:
+def test_an_error_names_the_rights_that_the_commands_of_the_script_need(own: Server, missing: str) -> None:
     assert missing in COMMANDS
     outcomes = both(allow(own, "~pk1*", *[right for right in RIGHTS.split() if right != f"+{missing}"]))
     assert told(outcomes) == {(False, "unknown")}
@@ -281,7 +281,7 @@ def test_a_certificate_of_another_host_is_refused(keyspace: Keyspace, tmp_path: 
 
 
 @needs_openssl
-def test_a_certificate_that_nobody_vouches_for_is_refused(keyspace: Keyspace, tmp_path: Path) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(keyspace: Keyspace, tmp_path: Path) -> None:
     certificate = Certificate.make("127.0.0.1", tmp_path)
     with FaultProxy(keyspace.server.address, certificate=certificate) as proxy:
         for outcome in both(f"rediss://127.0.0.1:{proxy.port}"):
@@ -322,7 +322,7 @@ def stranger(answer: bytes) -> Iterator[str]:
     "answer",
     [b":1\r\n", b"$-1\r\n", b"$5\r\nhello\r\n", b"$8\r\n12345678\r\n", b"*0\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
 )
-def test_an_answer_that_means_nothing_is_a_failure_and_nobody_waits_for_ever(answer: bytes) -> None:
+def test_an_unparsable_reply_is_a_failure_and_no_call_waits_for_ever(answer: bytes) -> None:
     with stranger(answer) as url:
         assert told(both(url)) == {(True, "unknown")}
 
@@ -332,7 +332,7 @@ def is_spoiled(store: RedisStore) -> bool:
     return not wire.is_quiet()
 
 
-async def test_an_answer_too_many_ends_the_connection_before_anybody_takes_it_for_his() -> None:
+async def test_a_reply_too_many_ends_the_connection_before_a_call_takes_it() -> None:
     with stranger(b":1\r\n" * 2) as url:
         async with opened_async(url) as store:
             await one_async(store, acquire(QUOTA))
@@ -343,14 +343,14 @@ async def test_an_answer_too_many_ends_the_connection_before_anybody_takes_it_fo
                 await asyncio.to_thread(wait_until, partial(is_spoiled, blocking), "the answer too many")
 
 
-def test_something_that_is_no_redis_is_unreachable() -> None:
+def test_a_server_that_is_no_redis_is_unreachable() -> None:
     with stranger(b"") as url:
         port = url.rpartition(":")[2]
         outcomes = both(f"rediss://127.0.0.1:{port}")
     assert told(outcomes) == PASSES
 
 
-async def test_a_callers_nonsense_is_its_own_affair(keyspace: Keyspace) -> None:
+async def test_an_invalid_operation_fails_its_own_caller_only(keyspace: Keyspace) -> None:
     """Asked in the same turn of the loop, it cannot be planned, and the others do not hear of it."""
     nonsense = Amend(Receipt((), "a record without a serial"), "refund")
     async with opened_async(keyspace.server.url, prefix=keyspace.prefix) as store:

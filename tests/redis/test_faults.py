@@ -244,7 +244,7 @@ def is_falling(numbers: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_tasks_cancelled_at_any_point_leave_nobody_with_anothers_answer(
+async def test_cancelling_a_task_at_any_point_mixes_up_no_replies(
     proxy: FaultProxy, keyspace: Keyspace, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -280,9 +280,7 @@ async def test_tasks_cancelled_at_any_point_leave_nobody_with_anothers_answer(
 DEADLINES = [1, 500, 5_000, 20_000, 10_000_000]
 
 
-async def test_tasks_whose_deadline_passes_leave_nobody_with_anothers_answer(
-    proxy: FaultProxy, keyspace: Keyspace
-) -> None:
+async def test_a_task_that_times_out_mixes_up_no_replies(proxy: FaultProxy, keyspace: Keyspace) -> None:
     chance = random.Random(7)
     late = 0
 
@@ -304,7 +302,7 @@ async def test_tasks_whose_deadline_passes_leave_nobody_with_anothers_answer(
     assert late > 24
 
 
-def test_threads_whose_deadline_passes_leave_nobody_with_anothers_answer(proxy: FaultProxy, keyspace: Keyspace) -> None:
+def test_a_thread_that_times_out_mixes_up_no_replies(proxy: FaultProxy, keyspace: Keyspace) -> None:
     with opened(url(proxy), prefix=keyspace.prefix) as store:
         remains(0, one(store, own_request(0)))
         proxy.requests = proxy.replies = SLOW
@@ -343,7 +341,7 @@ async def test_closing_tells_callers_whose_answers_are_outstanding(proxy: FaultP
     assert "the store is closed" in str(closed.error)
 
 
-async def test_closing_tells_callers_who_wait_for_a_connection(keyspace: Keyspace) -> None:
+async def test_closing_fails_calls_that_wait_for_a_connection(keyspace: Keyspace) -> None:
     with FaultProxy(keyspace.server.address) as proxy:
         proxy.replies = Flow(held=True)
         store = AsyncRedisStore(url(proxy), prefix=keyspace.prefix, deadline=30, secret="of these tests")
@@ -385,7 +383,7 @@ async def test_closing_ends_a_connector_that_swallows_a_cancellation(
     assert dialed[0].transport.is_closing()
 
 
-def test_closing_lets_threads_finish_and_tells_those_who_wait(proxy: FaultProxy, keyspace: Keyspace) -> None:
+def test_closing_lets_threads_finish_and_fails_calls_that_wait(proxy: FaultProxy, keyspace: Keyspace) -> None:
     store = RedisStore(url(proxy), prefix=keyspace.prefix, connections=1, deadline=30, secret="of these tests")
     decided(one(store, acquire(QUOTA)))
     proxy.replies = Flow(held=True)

@@ -110,7 +110,7 @@ for_every_hang = pytest.mark.parametrize(("begin", "end"), HANGS.values(), ids=H
 
 
 @for_every_hang
-def test_threads_are_told_in_time_and_go_on_after_a_server(
+def test_calls_of_threads_fail_in_time_and_go_on_after_a_server(
     own: Server, begin: Callable[[Server], None], end: Callable[[Server], None]
 ) -> None:
     with opened(own.url) as store:
@@ -131,7 +131,7 @@ def test_threads_are_told_in_time_and_go_on_after_a_server(
 
 
 @for_every_hang
-async def test_tasks_are_told_in_time_and_late_answers_cost_no_connection(
+async def test_calls_of_tasks_fail_in_time_and_late_replies_cost_no_connection(
     own: Server,
     begin: Callable[[Server], None],
     end: Callable[[Server], None],
@@ -218,7 +218,7 @@ async def test_a_server_that_starts_after_its_callers_is_found_by_tasks(flavour:
         own.close()
 
 
-def test_nobody_connects_to_a_missing_server_once_nobody_asks() -> None:
+def test_the_connector_stops_trying_once_there_are_no_calls() -> None:
     own = Server("valkey")
     try:
         with opened(own.url) as store:

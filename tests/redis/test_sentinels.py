@@ -32,7 +32,7 @@ def own() -> Iterator[SentinelSet]:
 
 
 @for_both_faces
-def test_whoever_took_over_is_found_and_its_counts_go_on(face: str, own: SentinelSet) -> None:
+def test_a_successor_is_found_and_its_counts_go_on(face: str, own: SentinelSet) -> None:
     """The old primary answers READONLY on the connections to it, and the Sentinels go on naming it for a while."""
     with facing(face, own.url) as asked:
         assert decided(asked.run([spanning("a")])[0])
@@ -158,7 +158,7 @@ def test_sentinels_that_start_after_their_callers_are_found(face: str) -> None:
 
 
 @for_both_faces
-def test_a_sentinel_that_hangs_keeps_nobody_from_finding_the_primary(face: str, own: SentinelSet) -> None:
+def test_a_sentinel_that_hangs_does_not_hide_the_primary(face: str, own: SentinelSet) -> None:
     own.sentinels[0].freeze()
     try:
         with facing(face, own.url) as asked:
@@ -171,7 +171,7 @@ def test_a_sentinel_that_hangs_keeps_nobody_from_finding_the_primary(face: str, 
         own.sentinels[0].thaw()
 
 
-def test_a_primary_that_hangs_is_told_of_in_time(own: SentinelSet) -> None:
+def test_calls_to_a_primary_that_hangs_fail_in_time(own: SentinelSet) -> None:
     with opened(own.url) as store:
         decided(store.run([spanning("a")])[0])
         primary = own.primary

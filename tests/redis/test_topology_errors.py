@@ -155,7 +155,7 @@ def test_a_certificate_that_is_not_trusted_is_refused(face: str, guarded_set: Se
 
 
 @for_both_faces
-def test_nobody_to_be_reached_is_said_and_may_pass(face: str) -> None:
+def test_unreachable_servers_are_a_transient_failure(face: str) -> None:
     one, other = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
     check_refused(
         face,

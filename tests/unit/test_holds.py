@@ -484,7 +484,7 @@ def test_a_min_interval_beside_places_stays_charged_after_the_release(limiter: L
     assert limiter.hold("alice", quota)
 
 
-def test_a_penalty_shuts_out_whoever_found_no_place(limiter: Limiter, clock: ManualClock) -> None:
+def test_a_penalty_shuts_a_key_out_once_it_found_no_place(limiter: Limiter, clock: ManualClock) -> None:
     quota = "1 concurrent ttl 30s penalty 10s"
     hold = limiter.hold("alice", quota)
     assert hold.renew()

@@ -190,7 +190,7 @@ def test_a_mark_carries_its_part(codec: Codec) -> None:
     assert verdict.mark == (9 << MARK_BITS) + 7
 
 
-def test_a_repeated_request_is_told_the_instant_and_the_cost_of_then(codec: Codec) -> None:
+def test_a_repeated_request_has_the_instant_and_the_cost_of_the_first(codec: Codec) -> None:
     op = Acquire((Ask("a", RATE, 3),), id=b"id")
     call = codec.encode([op], NOW)
     verdict = read(codec, op, call, NOW - 9, 42, *ANSWER, 5)

@@ -61,7 +61,7 @@ def test_a_lack_of_rights_within_the_script_names_all_that_are_needed(text: str)
     assert "+evalsha +script|load +time +get" in str(failed.error)
 
 
-def test_what_nobody_foresaw_may_have_charged() -> None:
+def test_an_unknown_error_may_have_charged() -> None:
     failed = failed_by(hiredis.ReplyError("ERR Error running script: " + "x" * 1_000), "here:6379")
     assert (failed.error.transient, failed.charged) == (False, "unknown")
     assert len(str(failed.error)) < 300

@@ -64,7 +64,7 @@ def test_after_an_announcement_the_sentinel_is_asked_at_once() -> None:
     assert told.watch.in_doubt  # the others may know better
 
 
-def test_news_of_other_services_is_no_news() -> None:
+def test_announcements_of_other_services_are_ignored() -> None:
     told = Told(3, OLD)
     told.watch.in_doubt = False
     told.said = NamedPrimary(4, NEW)
@@ -75,7 +75,7 @@ def test_news_of_other_services_is_no_news() -> None:
     assert told._announcer is not None
 
 
-def test_old_news_is_not_followed() -> None:
+def test_an_announcement_with_an_older_epoch_is_not_followed() -> None:
     told = Told(4, NEW)
     assert told.announce(3, OLD) == NEW
 
@@ -88,7 +88,7 @@ def test_an_announcer_that_hangs_up_ends_the_listening_and_not_the_looking() -> 
     assert told.watch.in_doubt
 
 
-def test_who_has_handed_over_is_believed_about_his_successor() -> None:
+def test_a_primary_that_handed_over_is_believed_about_its_successor() -> None:
     told = Told(3, OLD)
     told.replicas[OLD] = NEW
     assert told.primary() == OLD  # nobody doubts it

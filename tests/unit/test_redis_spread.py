@@ -217,7 +217,7 @@ def test_an_advisory_ask_that_did_not_fit_has_a_record_that_ends_with_the_others
     assert second.decisions[1].allowed
 
 
-def test_whoever_looks_waits_until_it_is_known_what_was_given_back(store: Partitioned) -> None:
+def test_a_dry_run_waits_until_the_charges_are_undone(store: Partitioned) -> None:
     store.run(*[request("bob")] * 3)
     refused, peeked = store.run(request("ann", "bob"), Acquire((Ask("ann", RATE, 0),), dry=True))
     assert not refused

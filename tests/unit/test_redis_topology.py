@@ -38,7 +38,7 @@ def test_with_tls_a_node_goes_by_its_name() -> None:
     assert claims(NODES, Witness("x", by_name=True))[2].node == Node("fd00::5", 7000)
 
 
-def test_with_tls_who_is_named_by_address_is_known_by_name() -> None:
+def test_with_tls_a_node_named_by_address_is_known_by_name() -> None:
     assert names(NODES, Witness("x", by_name=True)) == {Node("10.0.0.2", 7000): Node("two.example", 7000)}
     assert names(NODES, Witness("x")) == {}
 
@@ -63,11 +63,11 @@ class Told(ClusterTopology):
         return [(text, HOST) for text in self.said], [not_sent("gone", "seed:6379")]
 
 
-def test_the_newest_epoch_is_believed_whoever_says_what() -> None:
+def test_the_newest_epoch_is_believed_from_any_node() -> None:
     assert Told().hear((3, "old"), (5, "new"), (4, "middle")) == Node("new", 1)
 
 
-def test_who_was_replaced_does_not_come_back_by_hearsay() -> None:
+def test_a_replaced_server_does_not_come_back_by_an_old_epoch() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
     nodes = cluster.nodes
@@ -77,7 +77,7 @@ def test_who_was_replaced_does_not_come_back_by_hearsay() -> None:
     assert cluster.nodes == {Node("old", 1)}
 
 
-def test_a_server_that_says_it_was_replaced_is_believed() -> None:
+def test_a_server_that_redirects_its_own_slot_is_believed() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
     cluster.moved(0, Node("newer", 1), Node("new", 1))
@@ -87,7 +87,7 @@ def test_a_server_that_says_it_was_replaced_is_believed() -> None:
     assert cluster.hear((6, "newer")) == Node("newer", 1)
 
 
-def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
+def test_a_failed_look_keeps_what_was_known_and_reports_the_failure() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
     assert cluster.hear() == Node("new", 1)
@@ -98,7 +98,7 @@ def test_when_nobody_tells_what_was_known_stays_and_trouble_is_said() -> None:
     assert cluster.trouble() is None
 
 
-def test_whoever_waits_for_a_look_is_called() -> None:
+def test_callbacks_that_wait_for_a_look_are_called() -> None:
     cluster = Told()
     cluster.watch._thread = Token  # no thread shall look meanwhile
     called: list[int] = []
@@ -162,7 +162,7 @@ def test_the_newest_epoch_of_all_sentinels_is_believed() -> None:
     assert sentinels.nodes == {Node("old", 1)}
 
 
-def test_after_an_announcement_whoever_announced_it_is_asked() -> None:
+def test_after_an_announcement_its_sentinel_is_queried() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(3, "old"), s2=(3, "old"))
     sentinels.said(s1=(4, "new"), s2=(3, "old"))
@@ -171,7 +171,7 @@ def test_after_an_announcement_whoever_announced_it_is_asked() -> None:
     assert sentinels.hear(s2=(3, "old")) == Node("new", 1), "whoever does not know yet"
 
 
-def test_an_announcement_that_is_old_news_is_not_followed() -> None:
+def test_an_announcement_of_the_old_primary_is_not_followed() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"), s2=(5, "old"))
     sentinels.received()
@@ -181,7 +181,7 @@ def test_an_announcement_that_is_old_news_is_not_followed() -> None:
     assert sentinels.node(0) == Node("old", 1), "it has fallen behind"
 
 
-def test_an_announcer_that_makes_no_sense_is_left() -> None:
+def test_an_unparsable_announcement_ends_the_subscription() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"))
     sentinels._announcer = Node("gone", 1), Line()  # type: ignore[assignment]
@@ -191,7 +191,7 @@ def test_an_announcer_that_makes_no_sense_is_left() -> None:
     assert sentinels.watch.in_doubt
 
 
-def test_who_handed_over_is_left_for_whoever_took_over() -> None:
+def test_a_primary_that_handed_over_is_left_for_its_successor() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"))
     sentinels.roles = {"old": [b"slave", b"new", 1]}
@@ -201,7 +201,7 @@ def test_who_handed_over_is_left_for_whoever_took_over() -> None:
     assert sentinels.hear(s1=(5, "old")) == Node("new", 1)
 
 
-def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
+def test_a_failed_look_says_why_and_whether_it_is_transient() -> None:
     sentinels = Sentinels()
     assert sentinels.hear(s1=None, s2=None) is None
     trouble = sentinels.trouble()
@@ -220,7 +220,7 @@ def test_why_nobody_could_tell_is_said_and_whether_it_may_pass() -> None:
 # ---------------------------------------------------------------- watching
 
 
-def test_a_closed_topology_has_whoever_waits_told() -> None:
+def test_closing_a_topology_calls_callbacks_that_wait() -> None:
     cluster = Told()
     cluster.watch._thread = Token  # no thread shall look meanwhile
     called: list[int] = []
@@ -261,7 +261,7 @@ def test_a_watcher_whose_start_was_interrupted_is_started_by_the_next_caller(mon
     assert len(started) == 1
 
 
-def test_what_makes_no_sense_is_no_reason_to_stop_watching() -> None:
+def test_an_unparsable_reply_does_not_end_the_watch() -> None:
     cluster = Told()
     cluster.hear((5, "new"))
     cluster._query_some = lambda: ([("nonsense", HOST)], [])  # type: ignore[method-assign]

@@ -117,7 +117,7 @@ class SideBySide:
             return
         held = next(h for h in self.held if h.receipt is op.receipt)
         if op.verb == "refund" and not held.charged.has_id:
-            self.held.remove(held)  # nobody would notice if it were given back twice
+            self.held.remove(held)  # without a record, a second refund would go unnoticed
         expected = self._amended(op, held.charged)
         assert outcome == Amended(expected), f"{op.verb} {op}: expected {Amended(expected)}, got {outcome!r}"
         for ask, admission, back in zip(held.charged.asks, held.admissions, expected, strict=True):

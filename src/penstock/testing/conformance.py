@@ -48,7 +48,7 @@ def _generated(test: Test) -> Test:
 
 
 class HistoryConformance(Kit):
-    """The state machines alone: for another road to a store whose examples are proven elsewhere."""
+    """The state machines alone: for a second way into a store whose examples are proven elsewhere."""
 
     @_generated
     def test_fixed_window_keeps_all_laws_on_every_history(self) -> None:
@@ -117,7 +117,7 @@ class StoreConformance(
 ):
     """Every law that a store must keep, as tests. Subclasses implement `make_store`.
 
-    The store must tell the time by the clock it is given, as whoever tests it moves that clock by hand. It is closed
+    The store must take the time from the clock that it is given, because tests move that clock by hand. It is closed
     after use. Operations go straight to `Store.run`, already checked, as a limiter's driver would send them.
     """
 
@@ -129,7 +129,7 @@ class AsyncHistoryConformance(HistoryConformance):
     """
 
     def make_async_store(self, clock: ManualClock) -> AsyncStore:
-        """A new store without any counters, which tells the time by `clock` and nothing else."""
+        """Return a new store without counters, whose only source of time is `clock`."""
         raise NotImplementedError(f"{type(self).__name__} must say how to make the store that it tests")
 
     def make_store(self, clock: ManualClock) -> Store:

@@ -43,7 +43,7 @@ class Kit:
     both: SideBySide
 
     def make_store(self, clock: ManualClock) -> Store:
-        """A new store without any counters, which tells the time by `clock` and nothing else."""
+        """Return a new store without counters, whose only source of time is `clock`."""
         raise NotImplementedError(f"{type(self).__name__} must say how to make the store that it tests")
 
     def setup_method(self) -> None:
@@ -120,6 +120,6 @@ class Kit:
 
 
 def asks(key: Key, *quotas: str, cost: int = 1, advisory: bool = False) -> tuple[Ask, ...]:
-    """The asks of a request, made as a limiter makes them."""
+    """Return the asks of a request as a limiter makes them."""
     parts = [part for quota in quotas for part in Quota.parse(quota).parts]
     return tuple(Ask(key, part, min(cost, 1) if part.flat else cost, advisory) for part in parts)

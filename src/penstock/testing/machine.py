@@ -162,7 +162,7 @@ class Laws(RuleBasedStateMachine):
         self.both.run(op)
 
     def start_over(self, choice: int) -> None:
-        """Given back and asked again it is another request, and the old receipt does not reach it."""
+        """Refunded and repeated it is another request, which the old receipt does not reach."""
         op, held = self._one_asked(choice)
         if held is not None and held in self.both.held:
             give_back = Amend(held.receipt, "refund")
@@ -186,7 +186,7 @@ class Laws(RuleBasedStateMachine):
         self._amend(held, *[op] * (1 + held.charged.has_id))
 
     def settle(self, choice: int, outcome: int) -> None:
-        """For less, for the same, for more, for far too much; the second time says something else and means nothing."""
+        """For less, for the same, for more, for far too much; a second time with another cost, which has no effect."""
         held = self._one_held(choice, lambda held: held.charged.has_id)
         cost = held.receipt.cost
         actual = (0, cost // 2, cost, cost + 1, 3 * cost + 2, MAX_COST)[outcome]
@@ -274,14 +274,14 @@ class Laws(RuleBasedStateMachine):
         longest = _longest_refusal(ask.quota) + (0 if stepped else _horizon(ask.quota))
         assert after.retry_after_us <= longest, f"{ask.quota}: refused for {after.retry_after_us} after a step back"
         if after.allowed and (not ask.quota.flat or after.remaining <= 10):
-            # However far the clock was stepped, what can be had now is what is said to be left, and no more.
+            # However far the clock was stepped, exactly the remaining units can be charged.
             costs = [1] * after.remaining if ask.quota.flat else [after.remaining]
             *all_of_it, more = self._alone(*(Acquire((ask._replace(cost=cost),)) for cost in [*costs, 1]))
             assert all(all_of_it), f"{ask.quota}: less than the {after.remaining} that were said to be left"
             assert not more, f"{ask.quota}: more than the {after.remaining} that were said to be left"
 
     def _check_waiting_after_step_back(self, asks: tuple[Ask, ...]) -> None:
-        """No refusal may outlast what it said, least of all until the clock has caught up."""
+        """No refusal may last longer than its `retry_after`, least of all until the clock has caught up."""
         (told,) = self._alone(Acquire(asks))
         if not told:
             self.clock.micros += told.retry_after_us

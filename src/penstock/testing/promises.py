@@ -94,7 +94,7 @@ def _bucket(history: History, admissions: Sequence[AdmittedUnits]) -> None:
 
 
 def _queue(history: History, admissions: Sequence[AdmittedUnits]) -> None:
-    """Whoever starts has let pass the time of all who started before; instants are whole microseconds."""
+    """Each admission starts after the time of all earlier ones has passed; instants are whole microseconds."""
     for first, earlier in enumerate(admissions):
         units = 0
         for before, later in zip(admissions[first:], admissions[first + 1 :], strict=False):

@@ -52,7 +52,7 @@ SCENES: tuple[tuple[CalendarPeriod, str], ...] = (
 
 
 class World(NamedTuple):
-    """What can be asked at each place: plain, and with each thing a quota can say beside its rate."""
+    """The quotas at each place: plain, and with each option that a quota can have beside its rate."""
 
     algorithm: str
     limit: int

@@ -39,7 +39,7 @@ def instant(text: str) -> Micros:
 
 
 class CalendarExamples(Kit):
-    """What a store owes to those who pay by the month."""
+    """Examples of calendar periods."""
 
     @pytest.mark.parametrize(("period", "boundary"), BOUNDARIES)
     def test_a_period_ends_where_the_next_begins_and_not_a_microsecond_earlier(
@@ -114,7 +114,7 @@ class CalendarExamples(Kit):
             assert not self.alone("alice", quota)
 
     @pytest.mark.parametrize("unit", ["day", "week", "month"])
-    def test_a_clock_set_back_by_a_year_shuts_nobody_out_for_longer_than_a_period(self, unit: str) -> None:
+    def test_a_clock_set_back_by_a_year_shuts_no_key_out_for_longer_than_a_period(self, unit: str) -> None:
         quota = f"3/{unit} calendar UTC"
         self.acquire("alice", quota, cost=3)
         self.clock.micros -= 400 * 86_400 * SECOND

@@ -12,7 +12,7 @@ for_one_window_and_one_bucket = pytest.mark.parametrize("quota", ["10/10 seconds
 
 
 class GrantExamples(Kit):
-    """What a store owes to a caller that takes what there is."""
+    """Examples of partial grants."""
 
     @for_everything_countable
     def test_a_grant_is_the_most_if_that_fits(self, quota: str) -> None:

@@ -12,7 +12,7 @@ PLACE = "1 concurrent ttl 30s"
 
 
 class IdExamples(Kit):
-    """What a store owes to those who did not hear its answer."""
+    """Examples of requests with an id, which may be repeated when a reply was lost."""
 
     @for_everything_countable
     def test_a_repeated_request_gets_the_same_answer_and_is_charged_once(self, quota: str) -> None:
@@ -124,7 +124,7 @@ class IdExamples(Kit):
         assert self.release(again).units == 1
         assert self.release(first).units == 0
 
-    def test_an_id_whose_place_is_gone_asks_like_anybody_else(self) -> None:
+    def test_an_id_whose_place_is_gone_is_a_new_request(self) -> None:
         expired = self.acquire("alice", PLACE, id=b"a")
         self.clock.advance(30)
         self.acquire("alice", PLACE)

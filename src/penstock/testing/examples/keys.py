@@ -77,7 +77,7 @@ HOSTILE: tuple[Key, ...] = (
 
 
 class KeyExamples(Kit):
-    """What a store owes to those who have the same rights and another name."""
+    """Examples of keys that must not be mixed up."""
 
     @for_every_algorithm
     def test_keys_are_isolated_whatever_they_are_made_of(self, algorithm: str) -> None:

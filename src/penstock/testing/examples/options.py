@@ -26,7 +26,7 @@ class OptionExamples(Kit):
         assert not self.acquire("alice", quota)
 
     @for_every_algorithm
-    def test_who_keeps_asking_under_count_denied_keeps_waiting(self, algorithm: str) -> None:
+    def test_a_key_that_keeps_requesting_under_count_denied_keeps_waiting(self, algorithm: str) -> None:
         counting, plain = f"10/10 seconds {algorithm} count denied", f"10/10 seconds {algorithm} name plain"
         for quota in (counting, plain):
             self.acquire("alice", quota, cost=10)

@@ -1,4 +1,4 @@
-"""Places: held by so many at once, renewed, released, lost by time, and never by somebody else's release."""
+"""Places: held by so many at once, renewed, released, expired, and never freed by another holder's release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE, TWO = "1 concurrent ttl 30s", "2 concurrent ttl 30s"
 
 
 class PlaceExamples(Kit):
-    """What a store owes to those who hold a place, and to those who wait for one."""
+    """Examples of places that are held."""
 
     def test_no_more_places_are_held_than_there_are(self) -> None:
         op = Acquire(asks("alice", TWO))
@@ -39,7 +39,7 @@ class PlaceExamples(Kit):
         assert self.release(verdict).units == 1
         assert self.acquire("alice", ONE)
 
-    def test_a_repeated_release_frees_nobody_elses_place(self) -> None:
+    def test_a_repeated_release_frees_no_other_place(self) -> None:
         """Not even one that was taken in the same microsecond."""
         first = self.acquire("alice", TWO)
         self.release(first)
@@ -48,7 +48,7 @@ class PlaceExamples(Kit):
         assert self.release(first).units == 0
         assert not self.acquire("alice", TWO)
 
-    def test_a_late_release_frees_nobody_elses_place(self) -> None:
+    def test_a_late_release_frees_no_other_place(self) -> None:
         late = self.acquire("alice", ONE)
         self.clock.advance(30)
         self.acquire("alice", ONE)
@@ -104,7 +104,7 @@ class PlaceExamples(Kit):
         assert self.refund(verdict, units=3).each == (0, 3)
         assert self.left("alice", ONE) == 0
 
-    def test_a_lowered_limit_admits_nobody_until_enough_have_left(self) -> None:
+    def test_a_lowered_limit_grants_no_place_until_enough_are_released(self) -> None:
         three = "3 concurrent ttl 30s"
         holders = []
         for _ in range(3):
@@ -122,7 +122,7 @@ class PlaceExamples(Kit):
         self.clock.advance(19.999999)
         assert self.left("alice", "2 concurrent ttl 1s") == 1
 
-    def test_a_penalty_shuts_out_whoever_found_no_place(self) -> None:
+    def test_a_penalty_shuts_a_key_out_once_it_found_no_place(self) -> None:
         quota = "1 concurrent ttl 5s penalty 1m"
         self.acquire("alice", quota)
         assert self.acquire("alice", quota).retry_after == 60

@@ -1,4 +1,4 @@
-"""Queues: a leaky bucket lets requests out at an even pace, and tells each how long to wait."""
+"""Queues: a leaky bucket lets requests out at an even pace; each verdict has a delay."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ QUOTA = "1/second queue 3"
 
 
 class QueueExamples(Kit):
-    """What a store owes to those who are asked to wait."""
+    """Examples of queues."""
 
-    def test_each_admission_is_told_its_delay_and_a_full_queue_refuses(self) -> None:
+    def test_each_admission_has_its_delay_and_a_full_queue_refuses(self) -> None:
         verdicts = [self.acquire("alice", QUOTA) for _ in range(5)]
         assert [bool(verdict) for verdict in verdicts] == [True, True, True, True, False]
         assert [verdict.delay for verdict in verdicts] == [0, 1, 2, 3, 0]
         assert verdicts[-1].retry_after == 1
 
-    def test_whoever_is_admitted_starts_an_interval_after_the_one_before_and_not_later(self) -> None:
+    def test_an_admission_starts_an_interval_after_the_one_before_and_not_later(self) -> None:
         quota = "3/10 seconds queue 3"  # an interval of 3.333... seconds: no rounding may pile up
         delays = [self.acquire("alice", quota).delay_us for _ in range(4)]
         assert delays == [0, 3_333_334, 6_666_667, 10_000_000]
@@ -30,7 +30,7 @@ class QueueExamples(Kit):
         assert self.acquire("alice", QUOTA, cost=3).delay == 0
         assert self.acquire("alice", QUOTA).delay == 3
 
-    def test_without_a_queue_nobody_waits(self) -> None:
+    def test_without_a_queue_no_admission_is_delayed(self) -> None:
         assert self.acquire("alice", "1/second queue 0").delay == 0
         assert self.acquire("alice", "1/second queue 0").retry_after == 1
 
@@ -39,13 +39,13 @@ class QueueExamples(Kit):
         for _ in range(3):
             assert self.peek("alice", QUOTA).delay == 2
 
-    def test_the_queue_drains_while_nobody_comes(self) -> None:
+    def test_a_queue_drains_while_no_requests_come(self) -> None:
         self.acquire("alice", QUOTA, cost=4)
         self.clock.advance(2.5)
         assert self.left("alice", QUOTA) == 2
         assert self.acquire("alice", QUOTA).delay == 1.5
 
-    def test_the_longest_delay_of_a_request_counts_and_advice_delays_nobody(self) -> None:
+    def test_the_longest_delay_of_a_request_counts_and_advisory_asks_delay_nothing(self) -> None:
         slow = "1/minute queue 3"
         assert [self.acquire("alice", QUOTA, slow).delay for _ in range(2)] == [0, 60]
         shadow = asks("alice", slow, advisory=True)
@@ -77,7 +77,7 @@ class QueueExamples(Kit):
         self.clock.advance(3)
         assert self.refund(late).units == 0
 
-    def test_a_place_given_back_in_part_never_frees_somebody_elses(self) -> None:
+    def test_a_place_given_back_in_part_never_frees_another(self) -> None:
         """After a part came back, the next one's place may end where this one ended."""
         verdict = self.acquire("alice", QUOTA, cost=2, id=b"a")
         assert self.refund(verdict, units=1).units == 1
@@ -85,7 +85,7 @@ class QueueExamples(Kit):
         assert self.refund(verdict).units == 0
         assert self.acquire("alice", QUOTA).delay == behind.delay + 1
 
-    def test_settling_moves_those_who_come_behind(self) -> None:
+    def test_settling_moves_the_requests_behind(self) -> None:
         for key, actual in (("less", 1), ("more", 3)):
             verdict = self.acquire(key, QUOTA, cost=2, id=b"a")
             self.settle(verdict, actual)
@@ -94,19 +94,19 @@ class QueueExamples(Kit):
     def test_a_changed_limit_keeps_what_is_in_the_queue(self) -> None:
         self.acquire("alice", QUOTA, cost=4)
         assert self.left("alice", "2/second queue 5") == 2
-        self.both.check_promises()  # those who stand beyond the end of a shortened queue are passed by
+        self.both.check_promises()  # requests beyond the end of a shortened queue are overtaken
         assert self.acquire("alice", "1/second queue 1").retry_after == 1
         self.clock.advance(1)
         assert self.acquire("alice", "1/second queue 1").delay == 1
 
-    def test_time_going_back_lets_nobody_start_earlier(self) -> None:
+    def test_time_going_back_starts_no_request_earlier(self) -> None:
         self.clock.advance(5)
         first = self.acquire("alice", QUOTA)
         self.clock.micros -= SECOND
         second = self.alone("alice", QUOTA)
         assert second.at_us + second.delay_us >= first.at_us + SECOND
 
-    def test_a_clock_set_back_by_a_day_makes_nobody_wait_for_a_day(self) -> None:
+    def test_a_clock_set_back_by_a_day_makes_no_caller_wait_for_a_day(self) -> None:
         self.acquire("alice", QUOTA, cost=2)
         self.clock.micros -= 86_400 * SECOND
         told = self.alone("alice", QUOTA)

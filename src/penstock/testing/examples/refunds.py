@@ -7,7 +7,7 @@ from penstock.testing.kit import Kit, for_every_algorithm, for_every_bucket, for
 
 
 class RefundExamples(Kit):
-    """What a store owes to those who did not use what they were charged."""
+    """Examples of refunds: units that were charged and not used."""
 
     @for_every_algorithm
     def test_a_whole_refund_is_as_if_nothing_had_been_charged(self, algorithm: str) -> None:
@@ -33,7 +33,7 @@ class RefundExamples(Kit):
         assert not self.acquire("alice", quota)
 
     @for_every_algorithm
-    def test_a_refund_touches_nobody_elses_counter(self, algorithm: str) -> None:
+    def test_a_refund_touches_no_other_counter(self, algorithm: str) -> None:
         quota = f"5/10 seconds {algorithm}"
         verdict = self.acquire("alice", quota, cost=5)
         self.acquire("bob", quota, cost=5)

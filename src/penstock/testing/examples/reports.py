@@ -8,7 +8,7 @@ from penstock.testing.kit import Kit, for_every_algorithm, for_every_bucket, for
 
 
 class ReportExamples(Kit):
-    """What a store owes to those who had to decide without it."""
+    """Examples of reports: charges for what was admitted elsewhere."""
 
     @for_everything_countable
     def test_what_is_reported_at_once_counts_like_an_admission(self, quota: str) -> None:
@@ -106,7 +106,7 @@ class ReportExamples(Kit):
         assert self.acquire("alice", quota).delay == 5
 
     @for_every_algorithm
-    def test_a_report_shuts_nobody_out(self, algorithm: str) -> None:
+    def test_a_report_shuts_no_key_out(self, algorithm: str) -> None:
         quota = f"5/10 seconds {algorithm} penalty 1h"
         self.report("alice", quota, cost=5)
         self.report("alice", quota, cost=5)

@@ -21,7 +21,7 @@ class RestlessClock(ManualClock):
 
 
 class RequestExamples(Kit):
-    """What a store owes to those who ask."""
+    """Examples of requests and batches."""
 
     @for_every_algorithm
     def test_each_operation_of_a_batch_sees_the_ones_before_it(self, algorithm: str) -> None:
@@ -68,7 +68,7 @@ class RequestExamples(Kit):
         assert [bool(self.both.acquire(*both)) for _ in range(3)] == [True, True, False]
         assert self.peek("alice", "3/minute").remaining == 1
 
-    def test_a_refused_request_waits_for_the_slowest_of_those_who_refused_it(self) -> None:
+    def test_a_refused_request_waits_for_the_slowest_of_the_refusing_quotas(self) -> None:
         quotas = "1/second fixed_window", "1/minute gcra", "1/hour gcra name unused"
         self.acquire("alice", *quotas[:2])
         assert self.acquire("alice", *quotas).retry_after == 60

@@ -11,7 +11,7 @@ for_every_true_cost = pytest.mark.parametrize("quota", ["10/10 seconds fixed_win
 
 
 class SettlingExamples(Kit):
-    """What a store owes to those who know only afterwards."""
+    """Examples of settling: the cost is known only afterwards."""
 
     @for_everything_countable
     @pytest.mark.parametrize(("actual", "back"), [(0, 4), (1, 3), (4, 0), (7, -3), (10, -6)])

@@ -13,7 +13,7 @@ TEN_YEARS = "3650 days"
 
 
 class TimeExamples(Kit):
-    """What a store owes to those who come at the right or at the wrong moment."""
+    """Examples of time: edges of windows, waiting, clocks that go back."""
 
     def test_a_fixed_window_ends_exactly_at_a_multiple_of_its_period(self) -> None:
         quota = "3/10 seconds fixed_window"
@@ -60,7 +60,7 @@ class TimeExamples(Kit):
         assert [bool(self.acquire("alice", quota)) for _ in range(11)] == [True] * 10 + [False]
 
     @for_every_algorithm
-    def test_in_time_a_counter_is_as_if_nobody_had_touched_it(self, algorithm: str) -> None:
+    def test_in_time_a_counter_is_as_if_it_had_never_been_used(self, algorithm: str) -> None:
         quota = f"10/10 seconds {algorithm} count denied penalty 20s min_interval 1s"
         self.acquire("alice", quota, cost=10)
         assert not self.acquire("alice", quota, cost=10)
@@ -137,7 +137,7 @@ class TimeExamples(Kit):
             assert verdict.retry_after <= 20
 
     @for_every_algorithm
-    def test_a_clock_set_back_by_a_day_shuts_nobody_out_for_a_day(self, algorithm: str) -> None:
+    def test_a_clock_set_back_by_a_day_shuts_no_key_out_for_a_day(self, algorithm: str) -> None:
         quota = f"3/10 seconds {algorithm}"
         self.acquire("alice", quota, cost=3)
         self.clock.micros -= DAY * SECOND

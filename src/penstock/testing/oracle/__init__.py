@@ -66,7 +66,7 @@ class Charged:
 
 
 class Answered(NamedTuple):
-    """What a request must be told: one answer per ask, as of an instant that is long ago if it was asked before."""
+    """The expected verdict: one answer per ask, as of an instant that is long ago if the request is a repeat."""
 
     expected: tuple[Expected, ...]
     at: Micros
@@ -92,20 +92,20 @@ class Oracle:
         answered = self._decide(asks, now, dry=dry, has_id=True)
         if all(e.allowed or ask.advisory for e, ask in zip(answered.expected, asks, strict=True)):
             if record is not None:
-                record.charged.remembered_until = now  # nobody reaches the new request by the old one's receipt
+                record.charged.remembered_until = now  # the old receipt does not reach the new request
             self._records[name] = answered
         return answered
 
     def grant(self, grant: Grant, now: Micros) -> Answered:
         """Decide as on a request for the largest cost that fits, or for the least if that does not fit."""
-        low, high = grant.least, grant.most + 1  # the least is asked for in any case, and more than the most never
+        low, high = grant.least, grant.most + 1  # the least is tried in any case, more than the most never
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._fits(Ask(grant.key, grant.quota, middle), now) else (low, middle)
         return self.acquire((Ask(grant.key, grant.quota, low),), now, id=grant.id)
 
     def _stands(self, charged: Charged, now: Micros) -> bool:
-        """Whether a request is remembered. A place that came with it must still be held, or it says nothing."""
+        """Return whether a request is remembered. A place that came with it must still be held."""
         return now < charged.remembered_until and all(
             counter.holds(entry, now)
             for ask, entry in zip(charged.asks, charged.entries, strict=True)
@@ -151,7 +151,7 @@ class Oracle:
     def _give_back(self, charged: Charged, portions: Sequence[int], now: Micros) -> tuple[int, ...]:
         """A place in a queue is given back by the first amendment or not at all.
 
-        Once a part of it was, the place of whoever came since may end where it ended, and nobody could tell them apart.
+        Once a part of it was, a later place may end where it ended, and the two cannot be told apart.
         """
         back = []
         for ask, entry, portion in zip(charged.asks, charged.entries, portions, strict=True):
@@ -202,7 +202,7 @@ class Oracle:
         return tuple(-self.counter(c).report(c.quota, c.cost, min(own_mark(c.mark), now), now) for c in charges)
 
     def _forgotten(self, charged: Charged, now: Micros) -> bool:
-        """Whether it is too late to amend: a receipt of a request with an id says no more than its record."""
+        """Return whether it is too late to amend: a receipt of a request with an id is worth what its record is."""
         return charged.has_id and now >= charged.remembered_until
 
     def reset(self, key: Key, quota: Quota) -> None:
@@ -227,10 +227,10 @@ class Oracle:
         return described._replace(allowed=True, retry_after_us=0, delay_us=delay, charged=entry)
 
     def _refuse(self, ask: Ask, now: Micros) -> Expected:
-        """A refusal changes nothing, unless the quota counts what it denies or shuts out whom it refused.
+        """A refusal changes nothing, unless the quota counts refusals or shuts the key out.
 
-        Whoever is shut out is not counted, and asking again prolongs nothing. But where the counter refuses as well,
-        the quota's present amounts hold from now on, as they must for what is said about waiting to be true.
+        While a key is shut out nothing is counted, and repeating the request prolongs nothing. But where the counter
+        refuses as well, the quota's present amounts hold from now on, or waiting times in the answer would be wrong.
         """
         counter, quota = self.counter(ask), ask.quota
         shut_out = now < counter.shut_until
@@ -244,7 +244,7 @@ class Oracle:
         return self._describe(ask, now)
 
     def _describe(self, ask: Ask, now: Micros) -> Expected:
-        """How things stand. Whoever is shut out has nothing left, and nothing comes back before that ends."""
+        """Return the answer as things stand. A key that is shut out has nothing left until that ends."""
         counter, quota = self.counter(ask), ask.quota
         allowed = self._fits(ask, now)
         shut_for = max(0, counter.shut_until - now)

@@ -99,9 +99,9 @@ class BucketCounter(Counter):
 
 
 class Queue(BucketCounter):
-    """A bucket whose level is a line of people: who comes waits until all before have been served.
+    """A bucket whose level is a queue: a request waits until all before it have been served.
 
-    `line` is everybody who ever joined, in order. Only the last can step out of it, or give back a part of its place.
+    `line` has every request that ever joined, in order. Only the last can leave, or give back a part of its place.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The oracle's places: a list of who holds one until when."""
+"""The oracle's places: a list of those that are held, each until an instant."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Places(Counter):
         return place
 
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
-        """Nobody holds a place that was not given."""
+        """A place that was not granted cannot be held."""
 
     def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
         if not self.holds(entry, now):
@@ -59,7 +59,7 @@ class Places(Counter):
         return 1
 
     def report(self, quota: Quota, units: int, at: Micros, now: Micros) -> int:
-        """Nor does anybody hold one here who holds one elsewhere."""
+        """A place that is held elsewhere is not held here."""
         return 0
 
     def renew(self, quota: Quota, entry: ChargedUnits, now: Micros) -> int:

@@ -71,7 +71,7 @@ class Counter(ABC):
 
     @abstractmethod
     def force(self, quota: Quota, cost: int, now: Micros) -> None:
-        """Log what was not asked for: a refusal, for a quota that counts them, or a cost that was settled upwards."""
+        """Log units that were not admitted: a refusal, for a quota that counts them, or a cost settled upwards."""
 
     @abstractmethod
     def refund(self, quota: Quota, entry: ChargedUnits, units: int, now: Micros) -> int:
@@ -85,7 +85,7 @@ class Counter(ABC):
         """Note that `quota` itself was asked, which matters only to counters that remember a rate."""
 
     def delay(self, quota: Quota, now: Micros) -> Micros:
-        """How long somebody admitted now has to wait; nobody does, except in a queue."""
+        """Return how long an admission now is delayed: not at all, except in a queue."""
         return 0
 
     def retry_after(self, quota: Quota, cost: int, now: Micros) -> Micros:
@@ -120,7 +120,7 @@ class _Window(Counter):
 
     def charge(self, quota: Quota, cost: int, now: Micros) -> ChargedUnits:
         entry = ChargedUnits(now, cost)
-        self.log = [e for e in self.log if e.at > now - 2 * quota.period_us]  # nobody remembers longer
+        self.log = [e for e in self.log if e.at > now - 2 * quota.period_us]  # older entries matter to no window
         self.log.append(entry)
         self.written_at = now
         return entry
@@ -130,7 +130,7 @@ class _Window(Counter):
 
 
 class Aligned(_Window):
-    """Windows that lie beside one another, each with a counter that does not overflow and tells no units apart."""
+    """Windows that lie beside one another, each with a counter that does not overflow, of units that are all alike."""
 
     def window(self, quota: Quota, at: Micros) -> int:
         """The window that holds an instant; here they begin at multiples of the period since the epoch."""
