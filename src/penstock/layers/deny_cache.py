@@ -3,8 +3,8 @@
 Who is over a limit and keeps asking is what a limiter sees most of when it matters. A refusal says for how long it
 holds: until then the same request, or a dearer one, gets the same answer, whoever else comes. So it is never answered
 "yes" here, and "no" only if the store would say so as well, with one exception: what another process gives back or
-resets is noticed up to a second late. A dearer request is told when the cheaper one would have passed, so it may have
-to ask again then.
+resets is noticed up to a second late. A dearer request is told when the cheaper one would have passed, and the quota
+that refused that one, so it may have to ask again then.
 
 Not repeated are refusals that do something (`count denied`), that end when somebody leaves (`concurrency`), and those
 of requests with an id, or that the store did not decide. What this process gives back, settles, releases or resets is
