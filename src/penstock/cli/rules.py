@@ -8,15 +8,13 @@ penstock rules convert FOLDER           the rules of an envoyproxy/ratelimit con
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.output import FAULTY, Entries, Json, descriptor, plain
+from penstock.cli.output import FAULTY, Entries, Json, descriptor, plain, say, say_json
 from penstock.enforcer import Enforcer
 from penstock.errors import Fault, InvalidOption, InvalidRules, StoreError
 from penstock.limiter import Limiter
@@ -70,9 +68,9 @@ def explain(
     except (InvalidOption, StoreError) as error:
         raise typer.BadParameter(str(error), param_hint="--store") from None
     if as_json:
-        typer.echo(json.dumps(plain(explanation), indent=2))
+        say_json(plain(explanation))
     else:
-        Console(highlight=False, soft_wrap=True).print(Text(str(explanation)))
+        say(str(explanation))
 
 
 @app.command()
@@ -107,19 +105,18 @@ def convert(
 
 def _say_faults(faults: tuple[Fault, ...], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"sound": False, "faults": [fault._asdict() for fault in faults]}, indent=2))
+        say_json({"sound": False, "faults": [fault._asdict() for fault in faults]})
         return
-    console = Console(highlight=False, soft_wrap=True)
     for fault in faults:
         where, _, what = str(fault).partition(": ")
-        console.print(Text.assemble((where, "bold"), ": ", what))
-    console.print(Text(f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'}", "bold red"))
+        say(Text.assemble((where, "bold"), ": ", what))
+    say(Text(f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'}", "bold red"))
 
 
 def _say_sound(name: str, rules: RuleFile, named: str, *, as_json: bool) -> None:
     counts = {"rules": len(rules.rules), "overrides": len(rules.overrides)}
     if as_json:
-        typer.echo(json.dumps({"sound": True, **counts, "version": named}, indent=2))
+        say_json({"sound": True, **counts, "version": named})
         return
     words = ", ".join(f"{number} {what if number != 1 else what[:-1]}" for what, number in counts.items())
-    Console(highlight=False, soft_wrap=True).print(Text.assemble((name, "bold"), f": sound, {words}, version {named}"))
+    say(Text.assemble((name, "bold"), f": sound, {words}, version {named}"))
