@@ -10,29 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import nullcontext
+from typing import Any, Generic, Protocol, Self, TypeVar
 from weakref import ref
 
 from penstock.clock import SECOND
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import RateLimited, StoreError
 from penstock.model import Amended, Verdict
 from penstock.quota import CONCURRENCY
-
-if TYPE_CHECKING:
-    from penstock.limiter import AsyncLimiter, Limiter
 
 RENEWALS_PER_TTL = 3
 
 
 class Granted:
-    """A verdict in somebody's hands."""
+    """A verdict in the hands of a caller."""
 
     __slots__ = ("__weakref__", "_limiter", "verdict")
 
-    verdict: Verdict
-
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, limiter: Any, verdict: Verdict) -> None:
+        self._limiter = limiter
         self.verdict = verdict
 
     def __bool__(self) -> bool:
@@ -41,34 +39,47 @@ class Granted:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.verdict!r}>"
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise `RateLimited` if it was refused."""
         if not self.verdict[0][0]:  # allowed; here and below without the price of a property
             raise RateLimited(self.verdict)
 
 
-class Hold(Granted):
+class _Held(Granted):
+    """A place that is held. `lost` tells whether a renewal in the background found that it is no longer held."""
+
+    __slots__ = ("_end", "lost")
+
+    def __init__(self, limiter: Any, verdict: Verdict) -> None:
+        self._limiter = limiter
+        self.verdict = verdict
+        self.lost = False
+        self._end: Callable[[], object] | None = None
+
+    def let_go(self) -> None:
+        """Renew it no longer."""
+        if self._end is not None:
+            self._end()
+
+
+class Hold(_Held):
     """A place that is held, for blocking code.
 
     `lost` tells whether a renewal in the background found that the place is no longer held.
     """
 
-    __slots__ = ("_ended", "lost")
-
-    def __init__(self, limiter: Limiter, verdict: Verdict) -> None:
-        self.verdict = verdict
-        self.lost = False
-        self._limiter = limiter
-        self._ended: threading.Event | None = None
+    __slots__ = ()
 
     def keep(self) -> None:
-        """Renew it in the background until it is released."""
+        """Renew it in a background thread until it is released."""
         if self:
-            self._ended = threading.Event()
-            keeper = threading.Thread(target=_keep, args=(ref(self), self._ended), name="penstock-renew", daemon=True)
-            keeper.start()
+            ended = threading.Event()
+            self._end = ended.set
+            flow = _renewing(ref(self), ended.wait)
+            threading.Thread(target=drive, args=(flow,), name="penstock-renew", daemon=True).start()
 
     def renew(self) -> bool:
-        """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
+        """Hold on for another ttl. False if the place is no longer held: another caller may have it."""
         return bool(self) and self._limiter.renew(self.verdict)
 
     def release(self) -> None:
@@ -77,58 +88,29 @@ class Hold(Granted):
         if self.verdict[0][0]:
             self._limiter.release(self.verdict)
 
-    def let_go(self) -> None:
-        """Renew it no longer."""
-        if self._ended is not None:
-            self._ended.set()
-
     def __enter__(self) -> Self:
-        if not self.verdict[0][0]:
-            raise RateLimited(self.verdict)
+        self.check()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def _keep(weak: ref[Hold], ended: threading.Event) -> None:
-    """Renew a hold until it is released, lost, or dropped by everybody else."""
-    hold = weak()
-    pause = _renewal_interval(hold.verdict) if hold else 0
-    while hold is not None:
-        hold = None  # while this thread sleeps it must not keep the hold alive
-        if ended.wait(pause) or (hold := weak()) is None:
-            return
-        try:
-            held = hold.renew()
-        except StoreError:
-            continue  # there is time for another attempt before the ttl is over
-        if not held:
-            hold.lost = True
-            return
-
-
-class AsyncHold(Granted):
+class AsyncHold(_Held):
     """A place that is held, for asyncio.
 
     `lost` tells whether a renewal in the background found that the place is no longer held.
     """
 
-    __slots__ = ("_keeper", "lost")
-
-    def __init__(self, limiter: AsyncLimiter, verdict: Verdict) -> None:
-        self.verdict = verdict
-        self.lost = False
-        self._limiter = limiter
-        self._keeper: asyncio.Task[None] | None = None
+    __slots__ = ()
 
     def keep(self) -> None:
-        """Renew it in the background until it is released."""
+        """Renew it in a background task until it is released."""
         if self:
-            self._keeper = asyncio.create_task(_keep_async(ref(self)))
+            self._end = asyncio.create_task(drive_async(_renewing(ref(self), asyncio.sleep))).cancel
 
     async def renew(self) -> bool:
-        """Hold on for another ttl. False if the place is no longer held: somebody else may have it."""
+        """Hold on for another ttl. False if the place is no longer held: another caller may have it."""
         return bool(self) and await self._limiter.renew(self.verdict)
 
     async def release(self) -> None:
@@ -137,30 +119,24 @@ class AsyncHold(Granted):
         if self.verdict[0][0]:
             await self._limiter.release(self.verdict)
 
-    def let_go(self) -> None:
-        """Renew it no longer."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-
     async def __aenter__(self) -> Self:
-        self._check()
+        self.check()
         return self
 
     def __aexit__(self, *_: object) -> Coroutine[Any, Any, None]:
-        return self.release()  # to be awaited by whom this is returned to: a coroutine less
+        return self.release()  # the caller awaits it: a coroutine less
 
 
-async def _keep_async(weak: ref[AsyncHold]) -> None:
-    """Renew a hold until it is released, lost, or dropped by everybody else."""
+def _renewing(weak: ref[Any], sleep: Callable[[float], Any]) -> Flow[None]:
+    """Renew a hold until it is released, lost, or garbage. `sleep` returns true once it is released."""
     hold = weak()
     pause = _renewal_interval(hold.verdict) if hold else 0
     while hold is not None:
-        hold = None  # while this task sleeps it must not keep the hold alive
-        await asyncio.sleep(pause)
-        if (hold := weak()) is None:
+        hold = None  # while the flow sleeps it must not keep the hold alive
+        if (yield sleep(pause)) or (hold := weak()) is None:
             return
         try:
-            held = await hold.renew()
+            held = yield hold.renew()
         except StoreError:
             continue  # there is time for another attempt before the ttl is over
         if not held:
@@ -171,16 +147,12 @@ async def _keep_async(weak: ref[AsyncHold]) -> None:
 class Reservation(Granted):
     """Units charged by estimate, for blocking code."""
 
-    def __init__(self, limiter: Limiter, verdict: Verdict) -> None:
-        super().__init__(verdict)
-        self._limiter = limiter
-
     def settle(self, units: int) -> Amended:
         """Make the cost `units` after all, even if they do not fit. Only the first time counts."""
-        return self._limiter.settle(self.verdict, units)
+        return self._limiter.settle(self.verdict, units)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Self:
-        self._check()
+        self.check()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -192,16 +164,12 @@ class Reservation(Granted):
 class AsyncReservation(Granted):
     """Units charged by estimate, for asyncio."""
 
-    def __init__(self, limiter: AsyncLimiter, verdict: Verdict) -> None:
-        super().__init__(verdict)
-        self._limiter = limiter
-
     async def settle(self, units: int) -> Amended:
         """Make the cost `units` after all, even if they do not fit. Only the first time counts."""
-        return await self._limiter.settle(self.verdict, units)
+        return await self._limiter.settle(self.verdict, units)  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> Self:
-        self._check()
+        self.check()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -211,11 +179,12 @@ class AsyncReservation(Granted):
 
 
 class _Entered(Protocol):
-    def _check(self) -> None: ...
+    def check(self) -> None: ...
     def __aexit__(self, *_: object) -> Coroutine[Any, Any, None]: ...
 
 
 T = TypeVar("T", bound=_Entered)
+H = TypeVar("H", Hold, AsyncHold)
 
 
 class Opening(Generic[T]):
@@ -233,11 +202,20 @@ class Opening(Generic[T]):
 
     async def __aenter__(self) -> T:
         here = self._here = await self._coming
-        here._check()
+        here.check()
         return here
 
     def __aexit__(self, *error: object) -> Coroutine[Any, Any, None]:
         return self._here.__aexit__(*error)  # a coroutine less than awaiting it
+
+
+def held_during(hold: H, *, renew: bool) -> H | nullcontext[None]:
+    """Return what holds a place during a block, if one came with the verdict of `hold`."""
+    if not holds_place(hold.verdict):
+        return nullcontext()
+    if renew:
+        hold.keep()
+    return hold
 
 
 def holds_place(verdict: Verdict) -> bool:
@@ -249,6 +227,6 @@ def holds_place(verdict: Verdict) -> bool:
 
 
 def _renewal_interval(verdict: Verdict) -> float:
-    """Seconds between renewals: a lost one or two must not lose the place."""
+    """Return the seconds between renewals: one or two that fail must not lose the place."""
     ttls = [d.quota.period_us for d in verdict.decisions if d.quota.algorithm == CONCURRENCY]
     return min(ttls) / SECOND / RENEWALS_PER_TTL

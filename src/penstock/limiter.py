@@ -5,34 +5,22 @@ Both have the same methods and differ in one word, `await`. What they share is `
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
-from functools import partial, wraps
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from penstock.clock import Clock
+from penstock.engine.decorator import LimitedFunction, LimitOptions, is_coroutine_function
 from penstock.engine.engine import AsyncEngine, Engine, clock_over
-from penstock.engine.operations import (
-    Call,
-    How,
-    Id,
-    Operations,
-    QuotaLike,
-    Request,
-    all_renewed,
-    amended_by,
-    is_coroutine_function,
-    line_of,
-    verdict_of,
-)
+from penstock.engine.flows import drive, drive_async
+from penstock.engine.operations import Id, Operations, QuotaLike, Request, all_renewed, amended_by, verdict_of
 from penstock.engine.protocols import Declined
-from penstock.engine.queues import turned_away
-from penstock.errors import InvalidOption, RateLimited, shown
+from penstock.engine.wait import ID_BYTES as ID_BYTES
+from penstock.engine.wait import admit, wait_for_turn
+from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
-from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
+from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, held_during
 from penstock.layers import Layer, layers_over
 from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections
 from penstock.quota import CONCURRENCY, Quota
@@ -41,8 +29,6 @@ from penstock.stores import AsyncStore, Store, open_async_store, open_store
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
-
-ID_BYTES = 12
 
 
 class Limiter:
@@ -135,40 +121,7 @@ class Limiter:
         Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`) has
         waited for its turn when this returns.
         """
-        operations = self.operations
-        queues, op, deadline = (
-            operations.queues,
-            operations.acquire(key, quota, cost, id=id),
-            operations.deadline(timeout),
-        )
-        woken = threading.Event()
-        waiter = queues.join(line_of(op), partial(_set, woken))
-        try:
-            while not queues.is_head(waiter) and woken.wait(operations.seconds_left(deadline)):
-                woken.clear()
-            if not queues.is_head(waiter):  # out of time
-                return turned_away(self.peek(key, quota, cost))
-            verdict = self._run(op)
-            while (rest := operations.pause(verdict, waiter, deadline)) is not None:
-                self.clock.wait(woken, rest)
-                woken.clear()
-                verdict = self._run(op)
-            if verdict and operations.comes_too_late(verdict, deadline):
-                self.refund(verdict)  # before anybody can take the place behind
-                return turned_away(verdict)
-        finally:
-            queues.leave(waiter)
-        self._sit_out(verdict)
-        return verdict
-
-    def _sit_out(self, verdict: Verdict) -> None:
-        """Wait until it is an admitted request's turn; given up on, its place is given back."""
-        if delay := self.operations.delay_left(verdict):
-            try:
-                self.clock.wait(threading.Event(), delay)
-            except BaseException:
-                self.refund(verdict)
-                raise
+        return drive(wait_for_turn(self, key, quota, cost, timeout, id))
 
     def hold(
         self,
@@ -194,11 +147,6 @@ class Limiter:
         if renew:
             hold.keep()
         return hold
-
-    def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
-        if timeout == 0:
-            return self.acquire(key, quota, cost, id)
-        return self.wait(key, quota, cost, timeout=timeout, id=id)
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
@@ -251,52 +199,38 @@ class Limiter:
         seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
         the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
-        places = self.operations.has_places(quota)
-        how = How(quota, key, cost, name, timeout, renew, settle)
+        options = LimitOptions(quota, key, cost, name, timeout, renew, settle)
+        whole = settle is not None or self.operations.has_places(quota)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            call = Call(function, how, whole=places or settle is not None)
+            limited = LimitedFunction(function, options, whole=whole)
             if is_coroutine_function(function):
                 if timeout != 0 or self.operations.shapes(quota):
-                    raise InvalidOption(f"{call.scope}: waiting would block its event loop (expected AsyncLimiter)")
+                    raise InvalidOption(f"{limited.scope}: waiting would block its event loop (expected AsyncLimiter)")
 
                 @wraps(function)
-                async def limited_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    with self._around(call, args, kwargs) as settled:
-                        return settled(await cast("Awaitable[Any]", function(*args, **kwargs)))
+                async def call_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    verdict = drive(admit(self, limited, args, kwargs))
+                    with held_during(Hold(self, verdict), renew=renew):
+                        result = await cast("Awaitable[Any]", function(*args, **kwargs))
+                        if settle is not None:
+                            self.settle(verdict, settle(result))
+                        return result
 
-                return cast("Callable[P, R]", limited_coroutine)
+                return cast("Callable[P, R]", call_coroutine)
 
             @wraps(function)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self._around(call, args, kwargs) as settled:
-                    return settled(function(*args, **kwargs))
+            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                verdict = drive(admit(self, limited, args, kwargs))
+                with held_during(Hold(self, verdict), renew=renew):
+                    result = function(*args, **kwargs)
+                    if settle is not None:
+                        self.settle(verdict, settle(result))
+                    return result
 
-            return limited
+            return call
 
         return decorate
-
-    @contextmanager
-    def _around(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[R], R]]:
-        """What happens before and after a limited call; yields what the call's result goes through."""
-        how = call.how
-        request_id = os.urandom(ID_BYTES) if how.settle else None
-        verdict = self._admit(call.key(args, kwargs), how.quota, call.cost(args, kwargs), how.timeout, request_id)
-        if not verdict:
-            raise RateLimited(verdict)
-        if how.timeout == 0:
-            self._sit_out(verdict)
-
-        def settled(result: R) -> R:
-            if how.settle:
-                self.settle(verdict, how.settle(result))
-            return result
-
-        hold = Hold(self, verdict) if holds_place(verdict) else None
-        if hold and how.renew:
-            hold.keep()
-        with hold or nullcontext():
-            yield settled
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
@@ -344,11 +278,7 @@ class AsyncLimiter:
         self._time_ns = self.clock.time_ns
 
     async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
-        """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
-
-        Once admitted, a request with an `id` is remembered for as long as it may count: asked again with the same id
-        it gets the same answer, and is not charged again.
-        """
+        """Decide whether `key` may spend `cost` units now, and charge them if so; see `Limiter.acquire`."""
         try:
             bound = self._bound[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
@@ -393,45 +323,8 @@ class AsyncLimiter:
     async def wait(
         self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
     ) -> Verdict:
-        """Wait until the request is admitted, at most `timeout` seconds, and in the order of asking.
-
-        Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`)
-        has waited for its turn when this returns. Cancelled, it leaves the line and nothing behind.
-        """
-        operations = self.operations
-        queues, op, deadline = (
-            operations.queues,
-            operations.acquire(key, quota, cost, id=id),
-            operations.deadline(timeout),
-        )
-        woken = asyncio.Event()
-        waiter = queues.join(line_of(op), partial(_wake, asyncio.get_running_loop(), woken))
-        try:
-            while not queues.is_head(waiter) and await _woken(woken, operations.seconds_left(deadline)):
-                woken.clear()
-            if not queues.is_head(waiter):  # out of time
-                return turned_away(await self.peek(key, quota, cost))
-            verdict = await self._run(op)
-            while (rest := operations.pause(verdict, waiter, deadline)) is not None:
-                await self.clock.wait_async(woken, rest)
-                woken.clear()
-                verdict = await self._run(op)
-            if verdict and operations.comes_too_late(verdict, deadline):
-                await self.refund(verdict)  # before anybody can take the place behind
-                return turned_away(verdict)
-        finally:
-            queues.leave(waiter)
-        await self._sit_out(verdict)
-        return verdict
-
-    async def _sit_out(self, verdict: Verdict) -> None:
-        """Wait until it is an admitted request's turn; given up on, its place is given back."""
-        if delay := self.operations.delay_left(verdict):
-            try:
-                await self.clock.wait_async(asyncio.Event(), delay)
-            except BaseException:
-                await self.refund(verdict)
-                raise
+        """Wait until the request is admitted; see `Limiter.wait`. Cancelled, it leaves the queue and nothing behind."""
+        return await drive_async(wait_for_turn(self, key, quota, cost, timeout, id))
 
     def hold(
         self,
@@ -443,10 +336,9 @@ class AsyncLimiter:
         timeout: float | None = 0,
         renew: bool = False,
     ) -> Opening[AsyncHold]:
-        """Take a place of a concurrency quota, to be held in an `async with` block; rates may stand beside it.
+        """Take a place of a concurrency quota, to be held in an `async with` block; see `Limiter.hold`.
 
-        With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
-        with `renew` a background task sees to that.
+        With `renew` a background task renews it.
         """
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
             self.operations.check_places(quota)
@@ -465,11 +357,6 @@ class AsyncLimiter:
             hold.keep()
         return hold
 
-    async def _admit(self, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None) -> Verdict:
-        if timeout == 0:
-            return await self.acquire(key, quota, cost, id)
-        return await self.wait(key, quota, cost, timeout=timeout, id=id)
-
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Opening[AsyncReservation]:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
 
@@ -480,10 +367,7 @@ class AsyncLimiter:
         return Opening(reserved())
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
-        """Give back what a verdict charged, or `units` of it, as far as it is still charged.
-
-        Do it once per receipt: only a request with an id remembers that it was given back.
-        """
+        """Give back what a verdict charged, or `units` of it; see `Limiter.refund`."""
         done = self.operations.refunded(charged) if units is None else None
         return done or amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
 
@@ -519,53 +403,29 @@ class AsyncLimiter:
         renew: bool = False,
         settle: Callable[[Any], int] | None = None,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-        """Decorate a coroutine function so that each call is charged first, and raises `RateLimited` when refused.
-
-        `key` and `cost` may be functions of the call's arguments. Functions are told apart by module and name, and so
-        are their counters, unless several are given the same `name`. With a `timeout` calls wait up to so many
-        seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
-        the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
-        """
-        places = self.operations.has_places(quota)
-        how = How(quota, key, cost, name, timeout, renew, settle)
+        """Decorate a coroutine function so that each call is charged first; see `Limiter.limit`."""
+        options = LimitOptions(quota, key, cost, name, timeout, renew, settle)
+        whole = settle is not None or self.operations.has_places(quota)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            call = Call(function, how, whole=places or settle is not None)
+            limited = LimitedFunction(function, options, whole=whole)
             if not is_coroutine_function(function):
-                raise InvalidOption(f"{call.scope}: not a coroutine function (expected one; Limiter limits both kinds)")
+                raise InvalidOption(
+                    f"{limited.scope}: not a coroutine function (expected one; Limiter limits both kinds)"
+                )
 
             @wraps(function)
-            async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                async with self._around(call, args, kwargs) as settled:
-                    return await settled(await function(*args, **kwargs))
+            async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                verdict = await drive_async(admit(self, limited, args, kwargs))
+                async with held_during(AsyncHold(self, verdict), renew=renew):
+                    result = await function(*args, **kwargs)
+                    if settle is not None:
+                        await self.settle(verdict, settle(result))
+                    return result
 
-            return limited
+            return call
 
         return decorate
-
-    @asynccontextmanager
-    async def _around(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> AsyncIterator[Callable[[R], Awaitable[R]]]:
-        """What happens before and after a limited call; yields what the call's result goes through."""
-        how = call.how
-        request_id = os.urandom(ID_BYTES) if how.settle else None
-        verdict = await self._admit(call.key(args, kwargs), how.quota, call.cost(args, kwargs), how.timeout, request_id)
-        if not verdict:
-            raise RateLimited(verdict)
-        if how.timeout == 0:
-            await self._sit_out(verdict)
-
-        async def settled(result: R) -> R:
-            if how.settle:
-                await self.settle(verdict, how.settle(result))
-            return result
-
-        hold = AsyncHold(self, verdict) if holds_place(verdict) else None
-        if hold and how.renew:
-            hold.keep()
-        async with hold or nullcontext():
-            yield settled
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
@@ -589,26 +449,3 @@ def _checked(store: S) -> S:
     if not callable(getattr(store, "run", None)):
         raise InvalidOption(f"store {shown(store)}: expected a URL, or a store with run and close")
     return store
-
-
-def _set(woken: threading.Event) -> bool:
-    """Wake a waiter in another thread, which always can be done."""
-    woken.set()
-    return True
-
-
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> bool:
-    """Wake a waiter, from whatever thread; False if its loop is no more."""
-    try:
-        loop.call_soon_threadsafe(woken.set)
-    except RuntimeError:
-        return False
-    return True
-
-
-async def _woken(event: asyncio.Event, seconds: float | None) -> bool:
-    try:
-        async with asyncio.timeout(seconds):  # not wait_for, which in Python 3.11 can swallow a cancellation
-            return await event.wait()
-    except TimeoutError:
-        return False

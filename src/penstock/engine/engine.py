@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-from collections.abc import Awaitable, Generator, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -163,6 +164,19 @@ class Engine(_Engine):
             outcomes = error
         done(outcomes)
 
+    def alarm(self) -> tuple[threading.Event, Callable[[], bool]]:
+        """Return an event to wait for, and what sets it from any thread and returns whether that was possible."""
+        event = threading.Event()
+        return event, partial(_set, event)
+
+    def wait(self, alarm: threading.Event, seconds: float | None) -> bool:
+        """Wait until `alarm` is set; return whether it is."""
+        return alarm.wait(seconds)
+
+    def sleep(self, alarm: threading.Event, micros: Micros) -> None:
+        """Wait `micros` by the clock, or until `alarm` is set."""
+        self.clock.wait(alarm, micros)
+
     def run_due(self) -> Micros | None:
         """Do what is due for the layers. Return when to come again."""
         return drive(self._running_due())
@@ -279,6 +293,23 @@ class AsyncEngine(_Engine):
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def alarm(self) -> tuple[asyncio.Event, Callable[[], bool]]:
+        """Return an event to wait for, and what sets it from any thread and returns whether that was possible."""
+        event = asyncio.Event()
+        return event, partial(_set_soon, asyncio.get_running_loop(), event)
+
+    async def wait(self, alarm: asyncio.Event, seconds: float | None) -> bool:
+        """Wait until `alarm` is set; return whether it is."""
+        try:
+            async with asyncio.timeout(seconds):  # not wait_for, which in Python 3.11 can swallow a cancellation
+                return await alarm.wait()
+        except TimeoutError:
+            return False
+
+    def sleep(self, alarm: asyncio.Event, micros: Micros) -> Awaitable[None]:
+        """Wait `micros` by the clock, or until `alarm` is set."""
+        return self.clock.wait_async(alarm, micros)
+
     async def run_due(self) -> Micros | None:
         """Do what is due for the layers. Return when to come again."""
         return await drive_async(self._running_due())
@@ -298,6 +329,19 @@ class AsyncEngine(_Engine):
     def _did(self, work: Work, task: asyncio.Task[None]) -> None:
         """End due work, also if its task was cancelled, even before it began."""
         self._chain.end_due(work, None if task.cancelled() else task.exception())
+
+
+def _set(event: threading.Event) -> bool:
+    event.set()
+    return True
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> bool:
+    try:
+        loop.call_soon_threadsafe(event.set)
+    except RuntimeError:  # the loop is closed
+        return False
+    return True
 
 
 class PendingOutcomes:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias, cast
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import BoundQuota
-from penstock.engine.queues import Lines, Waiter, pause
+from penstock.engine.queues import Lines
 from penstock.errors import InvalidCost, InvalidOption, InvalidReceipt, InvalidRequest, StoreError, shown
 from penstock.model import (
     MAX_COST,
@@ -116,8 +114,9 @@ class Operations:
         except (KeyError, TypeError):
             parts = self.bind(quota).parts
         if cost == 1 and cost.__class__ is int and id is None:  # 1 always fits, wherever it goes
-            asks = tuple([new(Ask, (key, part, 1, False)) for part in parts])
-            return new(Acquire, (asks, dry, None, None))
+            if len(parts) == 1:  # as usual
+                return new(Acquire, ((new(Ask, (key, parts[0], 1, False)),), dry, None, None))
+            return new(Acquire, (tuple([new(Ask, (key, part, 1, False)) for part in parts]), dry, None, None))
         least = 0 if dry else 1
         flat = min(check_units("cost", cost, least=least), 1)
         asks = tuple(Ask(key, part, flat if part.flat else check_cost(cost, part, least=least)) for part in parts)
@@ -251,96 +250,29 @@ class Operations:
             )
         return self.now() + round(timeout * SECOND)
 
-    def seconds_left(self, deadline: Micros | None) -> float | None:
-        """Return the seconds until `deadline`."""
-        return None if deadline is None else max(deadline - self.now(), 0) / SECOND
-
-    def pause(self, verdict: Verdict, waiter: Waiter, deadline: Micros | None) -> Micros | None:
-        """Return how long the head of a queue waits before its next attempt; None if it passed, or waits in vain."""
-        if verdict or not self.queues.is_head(waiter):
-            return None
-        return pause(verdict, None if deadline is None else deadline - self.now())
-
     def delay_left(self, verdict: Verdict) -> Micros:
         """Return how long an admitted request still waits for its turn."""
         return max(verdict.at_us + verdict.delay_us - self.now(), 0) if verdict.delay_us else 0
 
-    def comes_too_late(self, verdict: Verdict, deadline: Micros | None) -> bool:
-        """Return whether the turn of an admitted request comes after `deadline`."""
-        delay = self.delay_left(verdict)
-        return deadline is not None and delay > 0 and self.now() + delay > deadline
-
-
-class How(NamedTuple):
-    """What the `limit` decorator was told."""
-
-    quota: QuotaLike
-    key: Key | Callable[..., Key] | None
-    cost: int | Callable[..., int]
-    name: str | None
-    timeout: float | None
-    renew: bool
-    settle: Callable[[Any], int] | None
-
-
-class Call:
-    """A decorated function, and how the key and the cost of a call follow from its arguments.
-
-    `whole` calls matter until they end, and a generator's call ends before it has begun.
-    """
-
-    def __init__(self, function: Callable[..., object], how: How, *, whole: bool) -> None:
-        self.how = how
-        named: Any = function
-        while isinstance(named, partial):
-            named = named.func
-        named = named if hasattr(named, "__qualname__") else type(named)
-        self.scope = how.name or f"{named.__module__}.{named.__qualname__}"
-        if whole and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
-            raise InvalidOption(f"{self.scope}: a generator runs after its call has ended (expected a plain function)")
-
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
-        """The scope of the function and the caller's own key, as parts that never run together."""
-        key = self.how.key
-        own = key(*args, **kwargs) if callable(key) else key
-        if own is None:
-            return self.scope
-        return (self.scope, *own) if isinstance(own, tuple) else (self.scope, own)
-
-    def cost(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        cost = self.how.cost
-        return cost(*args, **kwargs) if callable(cost) else cost
-
-
-def is_coroutine_function(function: Callable[..., object]) -> bool:
-    """Whether calling it makes a coroutine; objects with an asynchronous `__call__` included."""
-    called = type(function).__call__
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
-
-
-def line_of(op: Acquire) -> Hashable:
-    """The line in which to wait for `op`: that of everybody who asks the same counters."""
-    return tuple((ask.key, ask.quota) for ask in op.asks)
-
 
 def all_renewed(op: Amend, amended: Amended) -> bool:
-    """Whether every place of the receipt is still held."""
+    """Return whether every place of the receipt is still held."""
     charged = zip(op.receipt.charges, amended.each, strict=True)
     return all(units for charge, units in charged if charge.quota.algorithm == CONCURRENCY)
 
 
 def verdict_of(outcome: Outcome) -> Verdict:
-    """The verdict that an acquire came to; a failure is raised."""
+    """Return the verdict on a request; raise its failure."""
     if isinstance(outcome, Failed):
         raise outcome.error.to_raise(outcome.charged)
-    return cast("Verdict", outcome)
+    return outcome  # type: ignore[return-value]  # `cast` would cost a call
 
 
 def amended_by(outcome: Outcome) -> Amended:
-    """What an amendment did; a failure is raised."""
+    """Return what an amendment did; raise its failure."""
     if isinstance(outcome, Failed):
         raise outcome.error.to_raise(outcome.charged)
-    return cast("Amended", outcome)
+    return outcome  # type: ignore[return-value]
 
 
 def _read(quota: QuotaLike) -> tuple[Quota, ...]:
@@ -356,7 +288,7 @@ def _parts(quota: QuotaLike) -> tuple[Quota, ...]:
 
 
 def check_id(request_id: Id) -> bytes:
-    """`request_id` as it is compared."""
+    """Return `request_id` as it is compared."""
     if not isinstance(request_id, str | bytes):
         raise InvalidRequest(f"id: expected text or bytes, not {type(request_id).__name__}")
     try:

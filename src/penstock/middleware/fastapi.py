@@ -25,7 +25,8 @@ import fastapi.routing
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from penstock.engine.operations import QuotaLike, is_coroutine_function
+from penstock.engine.decorator import is_coroutine_function
+from penstock.engine.operations import QuotaLike
 from penstock.errors import InvalidOption
 from penstock.middleware import asgi, starlette
 from penstock.middleware.asgi import App, AsgiRequest, AsgiVisit, Refused, Scope

@@ -17,7 +17,8 @@ from operator import methodcaller
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from penstock.enforcer import AsyncEnforcer, Enforcer
-from penstock.engine.operations import QuotaLike, is_coroutine_function
+from penstock.engine.decorator import is_coroutine_function
+from penstock.engine.operations import QuotaLike
 from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
 from penstock.headers import Header, HeaderWriter
 from penstock.holds import holds_place
