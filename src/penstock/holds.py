@@ -84,12 +84,15 @@ class Hold(_Held):
 
     def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        self.let_go()
-        if self.verdict[0][0]:
-            self._limiter.release(self.verdict)
+        if self._end is not None:
+            self._end()
+        verdict = self.verdict  # a ruling is left to the enforcer; a lone place goes back in this process if it can
+        if verdict[0][0] and (verdict.__class__ is not Verdict or self._limiter.operations.refunded(verdict) is None):
+            self._limiter.release(verdict)
 
     def __enter__(self) -> Self:
-        self.check()
+        if not self.verdict[0][0]:
+            raise RateLimited(self.verdict)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,9 +118,11 @@ class AsyncHold(_Held):
 
     async def release(self) -> None:
         """Give the place back. Doing so late or twice changes nothing."""
-        self.let_go()
-        if self.verdict[0][0]:
-            await self._limiter.release(self.verdict)
+        if self._end is not None:
+            self._end()
+        verdict = self.verdict  # a ruling is left to the enforcer; a lone place goes back in this process if it can
+        if verdict[0][0] and (verdict.__class__ is not Verdict or self._limiter.operations.refunded(verdict) is None):
+            await self._limiter.release(verdict)
 
     async def __aenter__(self) -> Self:
         self.check()

@@ -22,7 +22,7 @@ from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, held_during
 from penstock.layers import Layer, layers_over
-from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections
+from penstock.model import Acquire, Amended, Inspection, Key, OnFailure, Receipt, Verdict, inspections, new
 from penstock.quota import CONCURRENCY, Quota
 from penstock.stores import AsyncStore, Store, open_async_store, open_store
 
@@ -157,8 +157,12 @@ class Limiter:
 
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
-        done = self.operations.refunded(charged) if units is None else None
-        return done or amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
+        back = self.operations.refunded(charged) if units is None else None
+        return (
+            new(Amended, ((back,),))
+            if back is not None
+            else amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
+        )
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
@@ -168,8 +172,12 @@ class Limiter:
     def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
-        done = self.operations.refunded(charged) if lone else None
-        return done or amended_by(self.engine.run([self.operations.places("release", charged)])[0])
+        back = self.operations.refunded(charged) if lone else None
+        return (
+            new(Amended, ((back,),))
+            if back is not None
+            else amended_by(self.engine.run([self.operations.places("release", charged)])[0])
+        )
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
@@ -368,8 +376,12 @@ class AsyncLimiter:
 
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a verdict charged, or `units` of it; see `Limiter.refund`."""
-        done = self.operations.refunded(charged) if units is None else None
-        return done or amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
+        back = self.operations.refunded(charged) if units is None else None
+        return (
+            new(Amended, ((back,),))
+            if back is not None
+            else amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
+        )
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
@@ -379,8 +391,12 @@ class AsyncLimiter:
     async def release(self, charged: Verdict | Receipt) -> Amended:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
-        done = self.operations.refunded(charged) if lone else None
-        return done or amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
+        back = self.operations.refunded(charged) if lone else None
+        return (
+            new(Amended, ((back,),))
+            if back is not None
+            else amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
+        )
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""

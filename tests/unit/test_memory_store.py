@@ -545,7 +545,7 @@ def stale_asks(store: MemoryStore) -> dict[str, Callable[[Micros], Verdict]]:
     """Ways to ask with an instant that was read before others had their turn."""
     posed = (("alice", PACED, 1, False),)
     other = ("bob", PACED, 1, False)
-    _, _, once, _ = store.bind((PACED,))
+    once = store.bind((PACED,)).once
     assert once is not None
     return {
         "one": lambda now: decided(store, now),

@@ -17,7 +17,7 @@ from penstock.engine.protocols import Due, Layer
 from penstock.engine.ticker import SOONEST, ticks_by
 from penstock.errors import StoreError, fault
 from penstock.events import Hook, LayerFailed, tell
-from penstock.model import Acquire, Failed, OnFailure, Op, Outcome
+from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
 
 NEVER: Micros = 2**63
 BUSY: Micros = 10 * SECOND
@@ -38,6 +38,7 @@ class Chain:
     def __init__(self, layers: Sequence[Layer], clock: Clock, on_failure: OnFailure, hook: Hook) -> None:
         self.layers = tuple(layers)
         self._upwards = tuple(reversed(self.layers))
+        self._ignores_admissions = all([getattr(layer, "ignores_admissions", False) for layer in layers])  # noqa: C419
         self.time_ns = clock.time_ns
         self._on_failure, self._hook = on_failure, hook
         self.due_at: Micros = 0 if layers else NEVER
@@ -60,8 +61,12 @@ class Chain:
             tokens.append(token)
         return ops, tokens
 
-    def up(self, outcomes: list[Outcome], tokens: list[Any]) -> list[Outcome]:
-        """Return the outcomes as the caller sees them; `tokens` are those of all layers that were passed."""
+    def up(self, ops: Sequence[Op], outcomes: list[Outcome], tokens: list[Any]) -> list[Outcome]:
+        """Return the outcomes of `ops` as the caller sees them; `tokens` are those of all layers that were passed."""
+        if len(ops) == 1 and len(outcomes) == 1 and self._ignores_admissions:
+            (outcome,) = outcomes
+            if outcome.__class__ is Verdict and outcome[0][0]:
+                return outcomes
         now = self.time_ns() // 1_000
         for layer in self._upwards:
             if not tokens:

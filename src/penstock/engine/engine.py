@@ -10,10 +10,10 @@ from __future__ import annotations
 import _thread
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.engine.chain import NEVER, Chain, Work
@@ -38,6 +38,20 @@ from penstock.quota import Quota
 
 FINISHING: Micros = SECOND
 """How long reporting to the store may take when a limiter is closed."""
+
+
+Caller: TypeAlias = asyncio.Future[list[Outcome]]
+"""The future of a caller that awaits outcomes."""
+
+
+def resolve(caller: Caller, outcomes: list[Outcome] | Exception) -> None:
+    """Resolve the future of a caller, unless it was cancelled."""
+    if caller.done():
+        return
+    if isinstance(outcomes, Exception):
+        caller.set_exception(outcomes)
+    else:
+        caller.set_result(outcomes)
 
 
 class Decide(Protocol):
@@ -102,20 +116,6 @@ class _Engine:
     def _call_after(self, after: Micros) -> None:
         raise NotImplementedError
 
-    def _running(self, ops: Sequence[Op], deadline: Micros | None) -> Flow[list[Outcome]]:
-        """Run `ops` through all layers."""
-        chain = self._chain
-        now = chain.time_ns() // 1_000
-        if now >= chain.due_at:
-            self._come_by(now)
-        try:
-            passed, tokens = chain.down(ops, now)
-            return chain.up((yield self._store.run(passed, deadline)) if passed else [], tokens)
-        except InvalidInput:
-            raise
-        except Exception as error:
-            return chain.stand_in(ops, error)
-
     def _running_due(self) -> Flow[Micros | None]:
         chain = self._chain
         yield from self._doing(chain.due(chain.now()))
@@ -127,7 +127,7 @@ class _Engine:
         while work:
             position, due = work[0]
             passed, tokens = chain.down(due.ops, chain.now(), position + 1)
-            outcomes = chain.up((yield self._store.run(passed)) if passed else [], tokens)
+            outcomes = chain.up(due.ops, (yield self._store.run(passed)) if passed else [], tokens)
             del work[0]
             chain.layers[position].leave(due.token, outcomes, chain.now())
 
@@ -151,9 +151,19 @@ class Engine(_Engine):
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         """Return the outcomes of `ops`, through all layers; the store may take `deadline` microseconds."""
-        if not self._chain.layers:
+        chain = self._chain
+        if not chain.layers:
             return self._store.run(ops, deadline)
-        return drive(self._running(ops, deadline))
+        now = chain.time_ns() // 1_000
+        if now >= chain.due_at:
+            self._come_by(now)
+        try:
+            passed, tokens = chain.down(ops, now)
+            return chain.up(ops, self._store.run(passed, deadline) if passed else [], tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in(ops, error)
 
     def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
         """Run `ops` and call `done` with their outcomes, or with an error, before this returns."""
@@ -234,10 +244,10 @@ class AsyncEngine(_Engine):
         if not self._chain.layers:
             return self._store.run(ops, deadline)
         if self._send is None:
-            return drive_async(self._running(ops, deadline))
-        reply = PendingOutcomes()
-        self.submit(ops, deadline, reply, reply.is_given_up)
-        return reply
+            return self._run(ops, deadline)
+        caller: Caller = asyncio.get_running_loop().create_future()
+        self.submit(ops, deadline, partial(resolve, caller), caller.done)
+        return caller
 
     def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
         """Run `ops` and call `done` with their outcomes, or with an error, perhaps before this returns.
@@ -266,9 +276,9 @@ class AsyncEngine(_Engine):
     def _left(self, ops: Sequence[Op], tokens: list[Any], done: Done, outcomes: list[Outcome] | Exception) -> None:
         """Call `done` with what the layers make of the outcomes."""
         try:
-            if isinstance(outcomes, Exception):
-                raise outcomes
-            outcomes = self._chain.up(outcomes, tokens)
+            if outcomes.__class__ is not list:
+                raise outcomes  # type: ignore[misc]
+            outcomes = self._chain.up(ops, outcomes, tokens)
         except InvalidInput as error:
             outcomes = error
         except Exception as error:
@@ -277,6 +287,20 @@ class AsyncEngine(_Engine):
             except Exception as raised:
                 outcomes = raised
         done(outcomes)
+
+    async def _run(self, ops: Sequence[Op], deadline: Micros | None) -> list[Outcome]:
+        """Run `ops` over a store that only has `run`."""
+        chain = self._chain
+        now = chain.time_ns() // 1_000
+        if now >= chain.due_at:
+            self._come_by(now)
+        try:
+            passed, tokens = chain.down(ops, now)
+            return chain.up(ops, await self._store.run(passed, deadline) if passed else [], tokens)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            return chain.stand_in(ops, error)
 
     async def _run_for(self, ops: Sequence[Op], deadline: Micros | None, done: Done) -> None:
         """Submit `ops` to a store that only has `run`."""
@@ -342,31 +366,3 @@ def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> bool:
     except RuntimeError:  # the loop is closed
         return False
     return True
-
-
-class PendingOutcomes:
-    """The outcomes of a batch, to be awaited once. It is the `done` of a `submit`, and costs no future if it is called
-    before that returns.
-    """
-
-    _outcomes: list[Outcome] | Exception | None = None  # defaults of the class: a call of `__init__` less
-    _coming: asyncio.Future[None] | None = None
-
-    def __call__(self, outcomes: list[Outcome] | Exception) -> None:
-        self._outcomes = outcomes
-        if self._coming is not None and not self._coming.done():
-            self._coming.set_result(None)
-
-    def is_given_up(self) -> bool:
-        """Return whether the caller was cancelled."""
-        return self._coming is not None and self._coming.done()
-
-    def __await__(self) -> Generator[Any, None, list[Outcome]]:
-        if self._outcomes is None:
-            self._coming = asyncio.get_running_loop().create_future()
-            yield from self._coming
-        outcomes = self._outcomes
-        if isinstance(outcomes, Exception):
-            raise outcomes
-        assert outcomes is not None  # noqa: S101
-        return outcomes

@@ -210,8 +210,10 @@ class Operations:
         now = self._time_ns() // 1_000
         return [decide(key, 1, now) for decide, key in zip(decides, keys, strict=True)]  # type: ignore[misc]
 
-    def refunded(self, charged: Verdict | Receipt) -> Amended | None:
-        """Give all of a verdict back, if it can be done in this process: a single ask without an id."""
+    def refunded(self, charged: Verdict | Receipt) -> int | None:
+        """Give all of a verdict back and return how many units came back, if it can be done in this process: a single
+        ask without an id.
+        """
         if charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
             return None
         answer, _, key, quota, cost, _ = charged
@@ -221,7 +223,7 @@ class Operations:
             return None
         refund, _ = amends
         time_ns = self._time_ns
-        return new(Amended, ((refund(key, cost, mark, time_ns() // 1_000),),))
+        return refund(key, cost, mark, time_ns() // 1_000)
 
     def settled(self, charged: Verdict | Receipt, units: int) -> Amended | None:
         """Settle a verdict, if it can be done in this process: a single ask with an id."""

@@ -8,6 +8,7 @@ outcome of the operation is then a `Failed`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.clock import Clock, Micros
@@ -46,7 +47,11 @@ class Due(NamedTuple):
 
 
 class Layer(Protocol):
-    """`enter` and `leave` bracket a batch; `due` is the layer's own work; `bind` answers without a batch."""
+    """`enter` and `leave` bracket a batch; `due` is the layer's own work; `bind` answers without a batch.
+
+    Where every layer has an attribute `ignores_admissions` that is true, a lone request that the store admits does not
+    come back through `leave`.
+    """
 
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
         """Return what decides requests of one key for `quotas` in this process, by `below` or by itself.
@@ -121,7 +126,8 @@ class DirectAmends(NamedTuple):
     settle: Callable[[Verdict, int, Micros], int]
 
 
-class BoundQuota(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BoundQuota:
     """Everything about the quotas of a request that depends on them alone, prepared once.
 
     - `parts`: the counters that a request asks, all or none.

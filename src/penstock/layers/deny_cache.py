@@ -108,14 +108,18 @@ class DenyCache:
             return None
         return _later(refusal.verdict, now - refusal.since, asks)
 
+    ignores_admissions = True
+
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
+        if ops.__class__ is Declined:
+            return new(Entered, (ops, (ops, NONE, self._forgotten, True)))
         answered = NONE
         plain = ALL_ACQUIRE.issuperset(map(type, ops))
         if not plain:
             for op in ops:
                 if op.__class__ is not Acquire:
                     self._forget(op)
-        if (self._young or self._old) and ops.__class__ is not Declined:
+        if self._young or self._old:
             answered = self._answer(ops, now)
             if answered:
                 ops = [op for number, op in enumerate(ops) if number not in answered]

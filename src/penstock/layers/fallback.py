@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.fail_modes import admitted, left_alone, marked, refused
-from penstock.engine.protocols import Due, Entered, Local
+from penstock.engine.protocols import Declined, Due, Entered, Local
 from penstock.errors import InvalidOption, InvalidQuota, shown
 from penstock.events import Degraded, Hook, nobody, tell
 from penstock.layers.deny_cache import DenyCache
@@ -147,8 +147,10 @@ class Fallback:
         """Return `below`: what is decided in this process does not fail."""
         return below
 
+    ignores_admissions = True
+
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        if ALL_ACQUIRE.issuperset(map(type, ops)):  # as nearly always
+        if ops.__class__ is Declined or ALL_ACQUIRE.issuperset(map(type, ops)):  # as nearly always
             return new(Entered, (ops, ops))
         answers: dict[int, Outcome] = {}
         for number, op in enumerate(ops):

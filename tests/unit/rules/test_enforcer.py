@@ -235,7 +235,7 @@ def test_a_block_on_a_refused_hold_does_not_run(make: Make) -> None:
     first = bench.enforcer.hold(IP)
     assert first
     with pytest.raises(RateLimited):
-        bench.enforcer.hold(IP)._check()
+        bench.enforcer.hold(IP).check()
 
 
 def test_a_hold_without_places_is_free(make: Make) -> None:

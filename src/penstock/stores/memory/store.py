@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.engine.fail_modes import left_alone
 from penstock.engine.options import at_least
-from penstock.engine.protocols import BoundQuota, Done, Gone
+from penstock.engine.protocols import BoundQuota
 from penstock.model import Acquire, Amend, Amended, Grant, Key, Op, Outcome, Verdict, check_key
 from penstock.quota import Quota
 from penstock.stores.memory.amends import Amends
@@ -117,9 +117,6 @@ class AsyncMemoryStore:
 
     async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         return self._store.run(ops, deadline)
-
-    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
-        done(self._store.run(ops, deadline))
 
     async def close(self) -> None:
         self._store.close()

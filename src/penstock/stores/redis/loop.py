@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.clock import Micros
+from penstock.engine.engine import Caller, resolve
 from penstock.engine.protocols import Done, Gone
 from penstock.model import Op, Outcome
 from penstock.stores.redis.codec import Part
@@ -24,8 +25,6 @@ from penstock.stores.redis.topology import REPLACED, Topology, no_server
 AHEAD = 4 * PORTION
 """How many operations for several partitions are encoded before they are sent, which takes a system call per node."""
 
-Caller: TypeAlias = asyncio.Future[list[Outcome]]
-
 
 class Callers(list[tuple[Done, Gone, int, int]]):
     """The callers whose operations are sent together: each with its range of the operations."""
@@ -35,16 +34,6 @@ class Callers(list[tuple[Done, Gone, int, int]]):
     def __call__(self, outcomes: list[Outcome] | Exception) -> None:
         for done, _, first, last in self:
             done(outcomes if isinstance(outcomes, Exception) else outcomes[first:last])
-
-
-def resolve(caller: Caller, outcomes: list[Outcome] | Exception) -> None:
-    """Resolve the future of a caller, unless it was cancelled."""
-    if caller.done():
-        return
-    if isinstance(outcomes, Exception):
-        caller.set_exception(outcomes)
-    else:
-        caller.set_result(outcomes)
 
 
 class PartitionCall:

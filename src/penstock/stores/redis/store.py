@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
+from penstock.engine.engine import Caller, resolve
 from penstock.engine.protocols import Done, Gone
 from penstock.events import Hook
 from penstock.events import nobody as no_hook
@@ -28,7 +29,7 @@ from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import Node, RedisSettings, read_client, read_url
 from penstock.stores.redis.connection import check
 from penstock.stores.redis.guard import Guards
-from penstock.stores.redis.loop import Caller, LoopStore, resolve
+from penstock.stores.redis.loop import LoopStore
 from penstock.stores.redis.pool import NoReply, PendingReplies, RedisPool
 from penstock.stores.redis.redirects import Attempt
 from penstock.stores.redis.scatter import MAX_OPS, Groups, one_partition, spread
