@@ -143,6 +143,31 @@ def test_no_store_is_asked() -> None:
     assert_refused(limiter.acquire("alice", QUOTA), reason="degraded")
 
 
+@pytest.mark.parametrize("submits", [False, True])
+async def test_no_asyncio_store_is_asked(submits: bool) -> None:
+    class Gone:
+        async def run(self, *_: Any) -> Any:
+            raise AssertionError
+
+        async def close(self) -> None: ...
+
+    class GoneAtOnce(Gone):
+        def submit(self, *_: Any) -> Any:
+            raise AssertionError
+
+    limiter = AsyncLimiter(GoneAtOnce() if submits else Gone(), on_failure="closed")
+    with limits_off():
+        assert_allowed(await limiter.acquire("alice", QUOTA))
+        assert_allowed(await limiter.acquire("alice", QUOTA, id="one"))
+        assert_allowed(await limiter.acquire_all([("alice", QUOTA), ("bob", QUOTA)]))
+        assert_allowed(await limiter.wait("alice", QUOTA, timeout=1))
+        assert_allowed(await limiter.peek("alice", QUOTA))
+        await limiter.release(await limiter.acquire("alice", PLACES))
+        async with limiter.hold("alice", PLACES, timeout=1):
+            pass
+    assert_refused(await limiter.acquire("alice", QUOTA), reason="degraded")
+
+
 def test_rules_do_not_refuse_nor_shed(limiter: Limiter) -> None:
     enforcer = Enforcer(RULES, limiter, shedder=Shedder(lambda: 1.0))
     with limits_off():
