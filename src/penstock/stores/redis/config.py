@@ -1,4 +1,4 @@
-"""How to reach servers, and how to use them: from a URL, from keywords, or from an existing client of redis-py.
+"""The settings of a Redis store: from a URL, from keywords, or from an existing client of redis-py.
 
     redis://user:password@host:6379/0                      rediss:// with TLS, whose host name is checked
     redis+unix:///run/redis.sock?db=0
@@ -8,7 +8,7 @@
 
 The same with valkey in place of redis. Behind a "?" may stand `deadline` (seconds), `connections`, `waiting`,
 `breaker_...` (see `breaker.Limits`), `prefix`, `namespace`, `secret`, `partitions`, `sentinel_username`,
-`sentinel_password`, and whatever redis-py understands of connections, such as `ssl_ca_certs`. Errors never quote a
+`sentinel_password`, and the options of redis-py for connections, such as `ssl_ca_certs`. Errors never quote a
 URL, because it may hold a password.
 """
 
@@ -37,10 +37,10 @@ WAYS = {
     "s+cluster": ("cluster", "tls"),
 }
 SCHEMES = {f"{name}{way}": meaning for name in ("redis", "valkey") for way, meaning in WAYS.items()}
-"""What each scheme of a URL means: the topology, and the kind of connection."""
+"""The topology and the kind of connection of each scheme of a URL."""
 
 PLAIN = {"tcp": "redis", "tls": "rediss", "unix": "unix"}
-"""What redis-py calls a kind of connection."""
+"""The scheme of redis-py for each kind of connection."""
 
 PORT = 6379
 SENTINEL_PORT = 26379
@@ -64,24 +64,24 @@ class Node(NamedTuple):
 
     @property
     def place(self) -> str:
-        """As messages say it."""
+        """Return the address as messages have it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" if self.port else self.host
 
 
 class RedisSettings(NamedTuple):
-    """Everything that is chosen once.
+    """The settings of one store.
 
     - `topology`: single, sentinel or cluster.
     - `nodes`: the server; or the Sentinels; or some nodes of the cluster.
-    - `service`: what Sentinels call the server that is looked for.
+    - `service`: the name of the primary at its Sentinels.
     - `kind`: the kind of connection: tcp, tls or unix.
-    - `connect`: what redis-py needs to connect, beside a node.
-    - `sentinel`: what it needs in place of that to connect to a Sentinel.
+    - `connect`: the options of redis-py to connect, beside a node.
+    - `sentinel`: the same, to connect to a Sentinel.
     - `deadline_us`: how long a decision may take.
     - `connections`: how many connections blocking callers may have open at once.
     - `waiting`: how many calls may wait for a server at once.
-    - `breaker`: what the breaker of a server puts up with.
+    - `breaker`: the limits of the breaker of a server.
     - `keys`: the names of counters.
     """
 
@@ -99,16 +99,16 @@ class RedisSettings(NamedTuple):
 
     @property
     def connecting(self) -> float:
-        """Seconds within which a server must have been connected to before it counts as unreachable."""
+        """Return the seconds after which a server that cannot be connected to counts as unreachable."""
         return max(CONNECTING_TIME, self.deadline_us / SECOND)
 
     @property
     def place(self) -> str:
-        """Where it is, for messages: no credentials."""
+        """Return the address for messages: without credentials."""
         return ",".join([node.place for node in self.nodes]) + (f"/{self.service}" if self.service else "")
 
     def __repr__(self) -> str:
-        """Without credentials, because what is printed ends up in logs."""
+        """Return a text without credentials, because it may end up in logs."""
         return f"<Settings {self.topology} {self.kind} {self.place}>"
 
 
@@ -119,7 +119,7 @@ CONNECTING = ("host", "port", "path", "db", "username", "password", "credential_
 
 
 def read_url(url: str, **options: Any) -> RedisSettings:
-    """The settings that a URL says; keywords say more, and win."""
+    """Return the settings of a URL; keywords win."""
     try:
         parts = urlsplit(url)
         topology, kind = SCHEMES[parts.scheme]
@@ -143,7 +143,7 @@ def read_url(url: str, **options: Any) -> RedisSettings:
         )
         at = f"{login}@" if login else ""
         connect = _parsed(f"{PLAIN[kind]}://{at}{hosts.split(',')[0]}{path}?{urlencode(query)}")
-    except (AttributeError, KeyError, TypeError, ValueError):  # what they say may quote a password
+    except (AttributeError, KeyError, TypeError, ValueError):  # their texts may quote a password
         raise InvalidOption(
             "store URL: unreadable (expected e.g. redis://user:password@host:6379/0, "
             "redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379, with special "
@@ -153,7 +153,7 @@ def read_url(url: str, **options: Any) -> RedisSettings:
 
 
 def _parsed(plain: str) -> dict[str, Any]:
-    """What redis-py makes of the URL of a single server."""
+    """Return the options that redis-py reads from the URL of a single server."""
     import redis.connection
 
     connect: dict[str, Any] = redis.connection.parse_url(plain)  # type: ignore[no-untyped-call]
@@ -169,7 +169,7 @@ def _node(host: str, port: int) -> Node:
 
 
 def read_client(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> RedisSettings:
-    """The settings of an existing client: its address, credentials and TLS, but none of its connections."""
+    """Return the settings of an existing client: its address, credentials and TLS, but none of its connections."""
     pool = getattr(client, "connection_pool", None)
     if pool is None or type(pool).__name__ not in ("ConnectionPool", "BlockingConnectionPool"):
         raise InvalidOption(
@@ -190,7 +190,7 @@ def _settings(
     nodes: tuple[Node, ...] = (),
     service: str = "",
 ) -> RedisSettings:
-    """Checked settings; options that are not ours are redis-py's."""
+    """Return checked settings; all other options are those of redis-py."""
     ours = {name: options.pop(name) for name in OURS if name in options}
     to_sentinels = {theirs: options.pop(name) for name, theirs in OF_SENTINELS.items() if name in options}
     if to_sentinels and topology != "sentinel":
@@ -206,8 +206,8 @@ def _settings(
     own = ("db", "username", "password", "credential_provider")
     sentinel = {name: value for name, value in connect.items() if name not in own} | to_sentinels
     deadline = _deadline(ours.get("deadline", DEFAULT_DEADLINE))
-    connections = _connections(ours.get("connections", DEFAULT_CONNECTIONS))
-    waiting = _waiting(ours.get("waiting", DEFAULT_WAITING))
+    connections = _count("connections", ours.get("connections", DEFAULT_CONNECTIONS), MAX_CONNECTIONS)
+    waiting = _count("waiting", ours.get("waiting", DEFAULT_WAITING), MAX_WAITING)
     breaker = _breaker({BREAKER[name]: value for name, value in ours.items() if name in BREAKER}, deadline)
     prefix = _text("prefix", ours.get("prefix", DEFAULT_PREFIX))
     namespace = _text("namespace", ours.get("namespace", ""))
@@ -234,22 +234,15 @@ def _deadline(deadline: float | str) -> Micros:
     return max(round(seconds * SECOND), 1)
 
 
-def _connections(connections: int | str) -> int:
-    number = _whole(connections)
-    if not 1 <= number <= MAX_CONNECTIONS:
-        raise InvalidOption(f"connections {shown(connections)}: expected a whole number, 1 to {MAX_CONNECTIONS}")
-    return number
-
-
-def _waiting(waiting: int | str) -> int:
-    number = _whole(waiting)
-    if not 1 <= number <= MAX_WAITING:
-        raise InvalidOption(f"waiting {shown(waiting)}: expected a whole number, 1 to {MAX_WAITING}")
+def _count(what: str, value: int | str, most: int) -> int:
+    number = _whole(value)
+    if not 1 <= number <= most:
+        raise InvalidOption(f"{what} {shown(value)}: expected a whole number, 1 to {most}")
     return number
 
 
 def _breaker(said: dict[str, Any], deadline: Micros) -> Limits:
-    """What was said of the breaker, as text or number; an answer is slow when it has taken most of the deadline."""
+    """Return the limits of the breaker, from text or numbers; a reply is slow when it took most of the deadline."""
     limits: dict[str, Any] = {"slow": SLOW * deadline / SECOND}
     for name, value in said.items():
         kind = int if name in WHOLE else float
@@ -268,7 +261,7 @@ def _partitions(partitions: int | str) -> int:
 
 
 def _whole(number: int | str) -> int:
-    """The number that was meant; 0 if that was none."""
+    """Return the number; 0 if it is none."""
     try:
         return 0 if isinstance(number, bool | float) else int(number)
     except (TypeError, ValueError):
@@ -278,7 +271,7 @@ def _whole(number: int | str) -> int:
 def _secret(secret: str | bytes | None) -> bytes:
     if secret is None:
         warnings.warn(
-            "penstock: no hashing secret was given, so whoever reads the store can try out identities "
+            "penstock: no hashing secret was given, so identities can be tried out by reading the store "
             "(set secret= to the same long random text on every server)",
             stacklevel=2,
         )

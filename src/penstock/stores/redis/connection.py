@@ -1,7 +1,7 @@
-"""Making connections. redis-py does the connecting: names, TLS, passwords, the choice of the database.
+"""Connections. redis-py connects: names, TLS, passwords, the choice of the database.
 
-What it returns is ready for use. Below that its command layer is left alone: it costs more than the server and the
-kernel together, and it repeats calls of its own accord, while a decision must be sent at most once.
+Its command layer is not used: it costs more than the server and the kernel together, and it retries calls, while a
+decision must be sent at most once.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ ASYNCIO: dict[str, Callable[..., aio.AbstractConnection]] = {
 
 
 def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> socket.socket:
-    """The socket of a connection that is ready for use; it is the caller's from now on."""
+    """Return the socket of a connection that is ready for use; the caller owns it."""
     connection: Any = BLOCKING[kind](**_arguments(kind, connect, node, timeout), retry=Retry(NoBackoff(), 0))
     try:
         connection.connect()
     except BaseException:
-        if connection._sock is not None:  # interrupted half-way, which redis-py leaves to whoever finds it
+        if connection._sock is not None:  # interrupted half-way, which redis-py does not clean up
             connection._sock.close()
             connection._sock = None
         raise
@@ -59,12 +59,12 @@ def dial(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> s
 
 
 async def dial_async(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> asyncio.StreamWriter:
-    """The writer of a connection that is ready for use: its transport is the caller's from now on."""
+    """Return the writer of a connection that is ready for use; the caller owns its transport."""
     connection: Any = ASYNCIO[kind](**_arguments(kind, connect, node, timeout), retry=AsyncRetry(NoBackoff(), 0))
     try:
         await connection.connect()
     except BaseException:
-        if connection._writer is not None:  # cancelled half-way, which redis-py leaves to whoever finds it
+        if connection._writer is not None:  # cancelled half-way, which redis-py does not clean up
             connection._writer.transport.abort()
             connection._writer = connection._reader = None
         raise
@@ -74,7 +74,7 @@ async def dial_async(kind: str, connect: Mapping[str, Any], node: Node, timeout:
 
 
 def refusal(error: Exception, place: str) -> Failed:
-    """Why there is no connection. Whatever a server quotes is left out: a user's name, a password."""
+    """Return why there is no connection, without what a server may quote: a user's name, a password."""
     if isinstance(error, redis.AuthenticationError):  # it comes without its code
         why = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
         return not_sent(FORBIDDEN[why], place, transient=False)
@@ -86,12 +86,12 @@ def refusal(error: Exception, place: str) -> Failed:
 
 
 def named(error: BaseException) -> str:
-    """What went wrong, without what the error may quote."""
+    """Return the name of an error, without what it may quote."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
 def check(settings: RedisSettings) -> None:
-    """Raise `InvalidOption` if redis-py does not understand what it would be told."""
+    """Raise `InvalidOption` if redis-py does not understand its options."""
     try:
         for connect in (settings.connect, settings.sentinel):
             BLOCKING[settings.kind](**_arguments(settings.kind, connect, settings.nodes[0], settings.connecting))
@@ -102,7 +102,7 @@ def check(settings: RedisSettings) -> None:
 
 
 def _arguments(kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> dict[str, Any]:
-    """RESP2, because what is pushed without having been asked for would come between questions and answers."""
+    """Return the options of redis-py. RESP2, because pushed messages would come between replies."""
     where = {"path": node.host} if kind == "unix" else {"host": node.host, "port": node.port}
     ours = {"protocol": 2, "socket_timeout": timeout, "socket_connect_timeout": timeout}
     return dict(connect) | where | ours
@@ -118,15 +118,13 @@ CHUNK = 65_536
 
 
 def packed(*words: bytes) -> bytes:
-    """A command. Bytes alone: in making text of a number, hiredis crashes when a signal's handler raises (Ctrl-C)."""
+    """Return a command. Bytes only: with numbers, hiredis crashes when a signal handler raises (Ctrl-C)."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # declared for a single word
     return command
 
 
 class BlockingConnection:
-    """One connection: a question at a time. Its socket never blocks; what waits is `poll`, whose time signals do not
-    prolong.
-    """
+    """One connection, for one command at a time. Its socket never blocks: `poll` waits, unprolonged by signals."""
 
     def __init__(self, kind: str, connect: Mapping[str, Any], node: Node, timeout: float) -> None:
         self._socket = dial(kind, connect, node, timeout)
@@ -143,7 +141,7 @@ class BlockingConnection:
         return self.receive(until)
 
     def receive(self, until: float) -> Any:
-        """The next reply."""
+        """Return the next reply."""
         reply = self._reader.gets()
         while reply is False:
             self._reader.feed(self._receive(until))
@@ -151,7 +149,7 @@ class BlockingConnection:
         return reply
 
     def is_quiet(self) -> bool:
-        """Whether the server has said nothing since its last answer. If nothing is outstanding, it has hung up else."""
+        """Return whether nothing was received. If no reply is outstanding, the server has hung up otherwise."""
         return not (self._reader.has_data() or self._readable.poll(0))
 
     def fileno(self) -> int:
@@ -161,7 +159,7 @@ class BlockingConnection:
         self._socket.close()
 
     def __del__(self) -> None:
-        """An interrupt may lose one."""
+        """Close a connection that an interrupt lost."""
         if hasattr(self, "_socket"):
             self.close()
 
@@ -183,7 +181,7 @@ class BlockingConnection:
             try:
                 chunk = self._socket.recv(CHUNK)
             except (BlockingIOError, ssl.SSLWantReadError):
-                continue  # TLS had something to say that was no data
+                continue  # TLS received something that was no data
             except ssl.SSLWantWriteError:
                 _wait(self._writable, until)
                 continue
@@ -193,6 +191,6 @@ class BlockingConnection:
 
 
 def _wait(event: select.poll, until: float) -> None:
-    """What is there when time is up is still taken: it may have come while somebody else was waited for."""
+    """Wait for an event. One that is there when time is up still counts: it may have come during another wait."""
     if not event.poll(max(math.ceil((until - monotonic()) * 1_000), 0)):
         raise TimeoutError

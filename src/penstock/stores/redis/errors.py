@@ -1,4 +1,4 @@
-"""What servers and networks say when they do not answer, as `Failed`: may it succeed later, was it charged?"""
+"""Errors of servers and networks as `Failed`: may a retry succeed, and was it charged?"""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COMMANDS = (
     *("time", "get", "set", "del", "pexpire", "zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore"),
     *("zremrangebyrank", "zremrangebyscore"),
 )
-"""What the script calls. A server checks the rights of whoever runs a script for each of them."""
+"""The commands that the script calls. A server checks the rights of the user for each of them."""
 
 RIGHTS = " ".join(f"+{command}" for command in ("evalsha", "script|load", *COMMANDS))
-"""What the ACL must allow, beside the keys with our prefix."""
+"""The rights that an ACL must allow, beside the keys with the prefix."""
 
 FORBIDDEN = {
     "ASK": "the server is a node of a cluster: connect with redis+cluster://",
@@ -38,22 +38,22 @@ FORBIDDEN = {
     "NOPERM": f"the user may not do this (expected {RIGHTS}, and the key prefix)",
     "WRONGPASS": "wrong user name or password",
 }
-"""Errors that a server raises before a script begins, and that stay until somebody does something about them."""
+"""Errors that a server raises before a script begins, and that last until the configuration is changed."""
 
 WITHIN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
-"""How servers begin to say, behind ERR, that the user lacks a right which the script needs: Valkey, Redis."""
+"""The beginnings of errors, behind ERR, for a user who lacks a right that the script needs: Valkey, Redis."""
 
 WHILE_MOVED = "non local key in a cluster node"
-"""How servers say, behind ERR, that a script removed a key and touched it again while its slot was being moved."""
+"""The error, behind ERR, for a script that removed a key and touched it again while its slot was being moved."""
 
 UNAUTHENTICATED = "Protocol error: unauthenticated"
-"""How Redis puts it when somebody who has not said a password sends something as long as our script."""
+"""The error of Redis for a command as long as the script on a connection without a password."""
 
 MAX_TEXT = 200
 
 
 def failed_by(reply: Exception, place: str) -> Failed:
-    """What an error that `place` answered with means for every operation of the call."""
+    """Return the failure that an error of the server at `place` means for every operation of the call."""
     text = str(reply)[:MAX_TEXT]
     code = "NOAUTH" if UNAUTHENTICATED in text else text.partition(" ")[0]
     if code in REFUSED:
@@ -67,10 +67,10 @@ def failed_by(reply: Exception, place: str) -> Failed:
 
 
 def not_sent(why: str, place: str, *, transient: bool = True) -> Failed:
-    """Nothing reached the server."""
+    """Return the failure of a call that did not reach the server."""
     return Failed(StoreError(f"redis at {place}: {why}", transient=transient), "no")
 
 
 def unanswered(why: str, place: str) -> Failed:
-    """The call was sent, and what became of it is not known."""
+    """Return the failure of a call that was sent and has no reply."""
     return Failed(StoreError(f"redis at {place}: {why}", transient=True), "unknown")

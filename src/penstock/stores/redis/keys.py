@@ -2,8 +2,8 @@
 
     pk1{Bk}sK9c0...22 characters...      prefix with version, {partition}, letter, digest
 
-- **Whose** it is never leaves the process: the digest is a blake2b, keyed with the operator's secret, of the namespace,
-  the identity of the quota and the parts of the key. Without the secret nobody can tell, or try out, who it is.
+- **Private**: the key of a counter never leaves the process. The digest is a blake2b, keyed with the operator's secret,
+  of the namespace, the identity of the quota and the parts of the key. Without the secret keys cannot be tried out.
 - **Injective**: every text that goes into a digest carries its length, so no two counters are spelled alike; that two
   digests of 128 bits meet is beyond chance. A change of the spelling changes the version in the prefix.
 - **Bounded**: 30 bytes by default, 40 at most, because every key costs its length in memory.
@@ -45,7 +45,7 @@ LETTERS = {
     CONCURRENCY: "h",
     MIN_INTERVAL: "i",
 }
-"""What tells a counter's algorithm from its key, and the script which one to run."""
+"""The letter of an algorithm in the names of its counters, and in the script."""
 
 _DIGEST = 16
 _TEXT_OF_DIGEST = 22  # base64 without its padding
@@ -53,7 +53,7 @@ _PREFIX = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_PREFIX}}}")
 
 
 class KeySubject(NamedTuple):
-    """Whose counters: the beginning of all keys of one `Key`, and its digest."""
+    """The beginning of all names of one `Key`, and its digest."""
 
     head: bytes
     digest: bytes
@@ -71,7 +71,7 @@ class Keys:
 
     - `secret`: what the hashes are keyed with; the same on every server of the fleet, for ever.
     - `namespace`: keeps applications apart that share a Redis and a secret.
-    - `prefix`: what every key begins with; for ACLs and for whoever looks into the database.
+    - `prefix`: what every key begins with; for ACLs, and to find them in the database.
     - `partitions`: over how many slots of a cluster they are spread; the same on every server of the fleet.
     """
 
@@ -99,7 +99,7 @@ class Keys:
         self._partitions = {head: number for number, head in enumerate(self._heads)}
 
     def subject(self, key: Key) -> KeySubject:
-        """What the keys of all counters of `key`, in canonical form, have in common."""
+        """Return the common part of the names of all counters of `key`, in canonical form."""
         if isinstance(key, str):
             of_key = self._one.copy()
             of_key.update(key.encode())
@@ -110,26 +110,26 @@ class Keys:
         return new(KeySubject, (self._heads[(digest[0] << 8 | digest[1]) % len(self._heads)], digest))
 
     def family(self, quota: Quota) -> KeyFamily:
-        """What the keys of all counters with the identity of `quota` have in common; made once per quota."""
+        """Return the common part of the names of all counters with the identity of `quota`; made once per quota."""
         algorithm, span, penalised, name = quota.identity
         spans = [span.unit, span.zone, str(span.first)] if isinstance(span, CalendarPeriod) else [str(span)]
         spelled = _spelled([algorithm, str(penalised), name, *spans])
         return KeyFamily(LETTERS[algorithm].encode(), self._derived(b"counter", spelled))
 
     def counter(self, subject: KeySubject, family: KeyFamily) -> bytes:
-        """The key of a counter."""
+        """Return the name of a counter."""
         of_counter = family.hash.copy()
         of_counter.update(subject.digest)
         return subject.head + family.letter + b2a_base64(of_counter.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
     def record(self, subject: KeySubject, request_id: bytes, counters: Sequence[bytes]) -> bytes:
-        """The key of the record of a request with an id on `counters`, the first of which is of `subject`."""
+        """Return the name of the record of a request with an id on `counters`, the first of which is of `subject`."""
         of_record = self._record.copy()
         of_record.update(_lengthy([request_id, *counters]))
         return subject.head + RECORD + b2a_base64(of_record.digest(), newline=False)[:_TEXT_OF_DIGEST]
 
     def partition(self, name: bytes) -> int:
-        """The partition that a key of ours, as made above, is in; its slot is `slots[partition]`."""
+        """Return the partition of a name that was made here; its slot is `slots[partition]`."""
         return self._partitions[name[: self._length]]
 
     def _derived(self, *what: bytes) -> blake2b:
@@ -143,13 +143,13 @@ def _spelled(texts: Iterable[str]) -> bytes:
 
 
 def _lengthy(parts: Iterable[bytes]) -> bytes:
-    """All parts behind their lengths: no two sequences are spelled alike."""
+    """Return all parts behind their lengths: no two sequences are spelled alike."""
     return b"".join([b"%d:%b" % (len(part), part) for part in parts])
 
 
 @cache
 def _evenly_spread(partitions: int) -> tuple[list[int], list[str]]:
-    """So many slots, and for each the tag that means it: two characters that are nothing to shells and patterns.
+    """Return slots, and for each the tag that means it: two characters without meaning in shells and patterns.
 
     Servers of a cluster own ranges of slots, so partitions that lie evenly are shared evenly.
     """

@@ -235,7 +235,7 @@ class Pipeline:
     def _time_out(self, connection: PipelinedConnection, command: PendingCommand) -> None:
         """Fail the call. Its reply may still come, and is then dropped; if it does not, the connection is dead."""
         callback, command.callback = command.callback, None
-        began, command.began = command.began, 0.0  # the guard is told now, and not again
+        began, command.began = command.began, 0.0  # the guard records it now, and not again
         command.timer = self._loop.call_later(OVERDUE, connection.abort)
         failed = unanswered("no answer within the deadline", self.place)
         self._guard.unanswered(began, failed)

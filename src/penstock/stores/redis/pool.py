@@ -1,12 +1,12 @@
-"""The blocking link: moves bytes to a server and back, for any number of threads.
+"""The connections of a blocking store to a server, shared by any number of threads.
 
-Callers never connect. A passing thread, the connector, does so in the background when there are more callers than
+Callers never connect. A short-lived thread, the connector, does so in the background when there are more callers than
 connections; a caller takes a connection that is ready, or waits for one as long as its deadline allows. While the
-server cannot be reached callers are told so at once, and the connector tries again, less and less often, as long as
-anybody asks.
+server cannot be reached, calls fail at once, and the connector retries, less and less often, as long as calls keep
+coming.
 
-A question is sent at most once, unless the server says that it did not know the script. A connection on which answers
-are outstanding is never used again: it is closed, so that nobody can receive the answer to another's question.
+A command is sent at most once, unless the server replies that it does not know the script. A connection on which
+replies are outstanding is never used again: it is closed, so no reply reaches the wrong caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.stores.redis.guard import RedisGuard
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LOOK_AGAIN = 0.5
-"""Seconds after which a caller who waits makes sure that somebody is connecting: whoever was may have been ended."""
+"""Seconds after which a waiting caller starts the connector again: its thread may have been ended."""
 
 
 class NoReply(Exception):
@@ -46,7 +46,7 @@ class NoReply(Exception):
 
 
 class PendingReplies:
-    """Questions that have been sent over one connection."""
+    """Commands that were sent over one connection, and whose replies are outstanding."""
 
     __slots__ = ("_began", "_connection", "_packed", "_pool", "_until")
 
@@ -56,7 +56,7 @@ class PendingReplies:
         self._pool, self._connection, self._packed, self._began, self._until = pool, connection, packed, began, until
 
     def finish(self) -> list[Any]:
-        """The replies. Raises `NoReply`."""
+        """Return the replies. Raises `NoReply`."""
         pool, connection, until = self._pool, self._connection, self._until
         try:
             replies = [connection.receive(until) for _ in self._packed]
@@ -76,29 +76,29 @@ class PendingReplies:
 class RedisPool:
     """Connections to one server, `node`, shared by threads.
 
-    An interrupt (Ctrl-C) may end a caller between any two steps. What callers hold is therefore known here only by weak
-    references: a connection, a turn, the connector's token are gone with whoever held them.
+    An interrupt (Ctrl-C) may end a caller between any two steps. So connections in use, turns and the connector's token
+    are known here by weak references only: they are gone with the frame that held them.
     """
 
     def __init__(self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard) -> None:
         self._settings, self._commands, self._node, self.place = settings, commands, node, node.place
         self.guard = guard
-        self._closed: Failed | None = None  # why nobody is to be asked here any more
+        self._closed: Failed | None = None  # why no more commands are sent here
         self._begin()
         _alive.add(self)
 
     def _begin(self) -> None:
-        """Everything that must be made anew in a forked child."""
+        """Make everything that a forked child must make anew."""
         self._lock = Lock()
         self._ended = Event()
         self._connections: WeakSet[BlockingConnection] = (
             WeakSet()
         )  # those that are ready or in use; one lost by an interrupt is not
         self._ready: list[BlockingConnection] = []
-        self._turns: list[ref[Lock]] = []  # of callers who wait: released when it is worth looking again
+        self._turns: list[ref[Lock]] = []  # of waiting callers: released when a connection may be ready
         self._connector: Callable[[], Token | None] = nobody
-        self._asked = False  # whether anybody asked since the last attempt to connect
-        self._unreachable: Failed | None = None  # why that failed, as long as somebody goes on trying
+        self._asked = False  # whether there was a call since the last attempt to connect
+        self._unreachable: Failed | None = None  # why that failed, as long as the connector retries
 
     def call(self, command: bytes, until: float) -> Any:
         """The reply to one question. Raises `NoReply`."""
@@ -120,13 +120,13 @@ class RedisPool:
         return reply
 
     def start(self, packed: Sequence[bytes], until: float) -> PendingReplies:
-        """Send questions; `finish` waits for the replies. Raises `NoReply`."""
+        """Send commands; `finish` waits for the replies. Raises `NoReply`."""
         began = monotonic()
         until = self._admitted(began, until)
         return self._send(self._take(began, until), packed, began, until)
 
     def start_at_once(self, packed: Sequence[bytes], until: float) -> PendingReplies | None:
-        """The same if a connection is ready; otherwise None, and one will soon be. Raises `NoReply`."""
+        """Send commands if a connection is ready; else return None and have one made. Raises `NoReply`."""
         began = monotonic()
         with self._lock:
             connection = self._take_ready()
@@ -141,7 +141,7 @@ class RedisPool:
         return self._send(connection, packed, began, until)
 
     def _admitted(self, began: float, until: float) -> float:
-        """Until when an answer is waited for, if the server is to be asked. Raises `NoReply` otherwise."""
+        """Return until when to wait for a reply, if the server may be called. Raises `NoReply` otherwise."""
         if began >= until:
             raise NoReply(not_sent("no time was left to ask", self.place))
         if not self.guard.shut:
@@ -152,7 +152,7 @@ class RedisPool:
         return min(until, began + self.guard.probing)
 
     def is_connected(self) -> bool:
-        """Whether there are connections, be they in use."""
+        """Return whether there are connections, in use or not."""
         return bool(self._connections)
 
     def _send(
@@ -165,7 +165,7 @@ class RedisPool:
         return PendingReplies(self, connection, packed, began, until)
 
     def _broken(self, connection: BlockingConnection, error: BaseException, began: float) -> BaseException:
-        """What to raise after something happened to a connection: whatever that was, answers may be outstanding."""
+        """Return what to raise after an error on a connection, and close that: replies may be outstanding."""
         self._drop(connection)
         if isinstance(error, TimeoutError):
             return self._unanswered(began, unanswered("no answer within the deadline", self.place))
@@ -196,10 +196,10 @@ class RedisPool:
             connection.close()
 
     def _take(self, began: float, until: float) -> BlockingConnection:
-        """A connection that is ready; the last one given back, so that surplus ones stay idle.
+        """Return a connection that is ready; the last one given back, so that surplus ones stay idle.
 
-        Waiting is done by a lock per caller and not by a condition, in which an interrupt may come between giving up
-        the lock and having it again: then it would be released for somebody else.
+        Callers wait on a lock of their own and not on a condition: an interrupt may come between giving up its lock and
+        having it again, and would then release the lock of another thread.
         """
         try:
             while True:
@@ -220,7 +220,7 @@ class RedisPool:
         raise NoReply(self.guard.full())
 
     def _take_ready(self) -> BlockingConnection | None:
-        """A connection if one is ready. Raises `NoReply` if none will be. The lock is held."""
+        """Return a connection if one is ready. Raises `NoReply` if none will be. The lock is held."""
         if self._closed is not None:
             raise NoReply(self._closed)
         while self._ready:
@@ -234,7 +234,7 @@ class RedisPool:
         return None
 
     def _await(self, turn: Lock, until: float) -> None:
-        """Wait until it is worth looking again."""
+        """Wait until a connection may be ready."""
         try:
             self._connect()
             left = until - monotonic()
@@ -247,7 +247,7 @@ class RedisPool:
             with self._lock:
                 if ref(turn) in self._turns:
                     self._turns.remove(ref(turn))
-                elif self._ready:  # whoever was woken may not be able to take it any more
+                elif self._ready:  # this caller was woken, and perhaps cannot take it any more
                     self._wake_one()
 
     def _give_back(self, connection: BlockingConnection) -> None:
@@ -272,7 +272,7 @@ class RedisPool:
     # The connector
 
     def _connect(self) -> None:
-        """See to it that somebody connects, unless somebody does or there are enough connections."""
+        """Start the connector, unless it runs or there are enough connections."""
         with self._lock:
             self._asked = True
             if self._connector() is not None or len(self._connections) >= self._settings.connections:
@@ -291,7 +291,7 @@ class RedisPool:
                 connection = self._dial()
             except Exception as error:  # a caller's own credential provider may raise anything
                 self._fail(error)
-                self._ended.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the crowd
+                self._ended.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  spreads the retries of a fleet
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
@@ -309,7 +309,7 @@ class RedisPool:
             if few and wanted and self._closed is None:
                 return True
             self._connector = nobody
-            self._unreachable = None  # whoever asks next waits for what a new attempt brings
+            self._unreachable = None  # the next call waits for a new attempt
             return False
 
     def _dial(self) -> BlockingConnection:
@@ -321,7 +321,7 @@ class RedisPool:
             for command in self._commands.greetings(self._node):
                 answers.append(connection.ask(command, monotonic() + self._settings.connecting))
                 if isinstance(answers[0], hiredis.ReplyError):
-                    break  # perhaps the last thing it says
+                    break  # perhaps its last reply
             why = self._commands.welcomed(self._node, answers)
             if why is not None:
                 raise NoReply(why)
@@ -352,7 +352,7 @@ _alive: WeakSet[RedisPool] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """The child shares its parent's sockets: it leaves them alone, and connects for itself."""
+    """Leave the parent's sockets alone, and connect anew."""
     for pool in list(_alive):
         for connection in list(pool._connections):
             connection.close()

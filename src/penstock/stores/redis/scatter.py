@@ -1,13 +1,13 @@
 """Operations over partitions: which go to which, and what their answers mean together. Pure: no I/O, no clock.
 
     spreading = spread(ops, partitions)
-    step = next(spreading)                    what to ask each partition, all of them at the same time
-    step = spreading.send(answers)            what to ask next, given all outcomes; StopIteration holds the result
+    fan_out = next(spreading)                 the operations for each partition, sent at the same time
+    fan_out = spreading.send(answers)         the next ones, given all outcomes; StopIteration holds the result
 
 Most operations concern one key, and with it one partition, and are passed on as they are. A request whose keys are in
-several partitions is charged in all of them at the same time. If one of them refuses or fails, the others are given
-back by receipt, in a second round that also asks how things stand then. So nobody ever gets more than the limit;
-until the second round is over others may get less, by what is then given back.
+several partitions is charged in all of them at the same time. If one of them refuses or fails, the others are undone by
+refunds, in a second round that also peeks. So no key ever gets more than the limit; until the second round is over a
+key may get less, by what is then given back.
 
 Operations of one batch see the ones before them, partition by partition. What reads or amends counters of a request
 that spans partitions waits for its second round; other requests do not.
@@ -38,34 +38,34 @@ from penstock.stores.redis.codec import Part, lifetime
 from penstock.stores.redis.errors import not_sent
 
 MAX_OPS = 128
-"""How many operations go into one script call at most: while it runs, the server serves nobody else."""
+"""How many operations go into one script call at most: while it runs, the server runs nothing else."""
 
 RECORDS = " "
-"""What stands between the names of a request's records, if it has one in each of several partitions."""
+"""The separator of the names of a request's records, if it has one in each of several partitions."""
 
 Groups: TypeAlias = Sequence[tuple[int, Sequence[Part | Op]]]
 Answers: TypeAlias = Sequence[Sequence[Outcome]]
 
 
 class FanOut(NamedTuple):
-    """What to ask each partition, all of them at the same time; and whether that undoes something, and so must be."""
+    """The operations for each partition, and whether they undo charges: then they are sent in any case."""
 
     groups: Groups
     undoes: bool
 
 
 class Partitions(Protocol):
-    """Where things are kept together."""
+    """The partitions of counters and records."""
 
     def of_counter(self, key: Key, quota: Quota) -> int:
-        """The partition of a counter."""
+        """Return the partition of a counter."""
 
     def of_record(self, record: str) -> int:
-        """The partition of the record of a request with an id."""
+        """Return the partition of the record of a request with an id."""
 
 
 class Undivided:
-    """All in one place."""
+    """A single partition."""
 
     def of_counter(self, key: Key, quota: Quota) -> int:
         return 0
@@ -75,7 +75,7 @@ class Undivided:
 
 
 class Share(NamedTuple):
-    """What one partition has to do with an operation: which asks or charges, and where its answer will be found."""
+    """The part of an operation in one partition: which asks or charges, and the place of its answer."""
 
     partition: int
     members: list[int]
@@ -83,7 +83,7 @@ class Share(NamedTuple):
 
 
 class _Round:
-    """What is asked at the same time: for each partition a group of operations."""
+    """Operations that are sent at the same time: for each partition a group."""
 
     def __init__(self, *, undoes: bool = False) -> None:
         self._undoes = undoes
@@ -91,7 +91,7 @@ class _Round:
         self._answers: dict[int, Sequence[Outcome]] = {}
 
     def add(self, partition: int, op: Part | Op) -> int:
-        """Where the answer will be found."""
+        """Add an operation; return the place of its answer."""
         group = self._groups.setdefault(partition, [])
         group.append(op)
         return len(group) - 1
@@ -108,12 +108,12 @@ class _Round:
         return self._answers[partition][place]
 
     def failed(self) -> set[int]:
-        """The partitions that did not answer."""
+        """Return the partitions whose call failed."""
         return {partition for partition, group in self._answers.items() if isinstance(group[-1], Failed)}
 
 
 def one_partition(ops: Sequence[Op], partitions: Partitions) -> int | None:
-    """The partition that all of `ops` are in, if there is one, and they fit into one call."""
+    """Return the partition that all of `ops` are in, if there is one, and they fit into one call."""
     if len(ops) > MAX_OPS:
         return None
     if len(ops) == 1 and ops[0].__class__ is Acquire:  # of one key, as most are
@@ -126,7 +126,7 @@ def one_partition(ops: Sequence[Op], partitions: Partitions) -> int | None:
 
 
 def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[FanOut, Answers, list[Outcome]]:
-    """See above."""
+    """Run operations over partitions: see above."""
     outcomes: list[Outcome] = []
     failed: set[int] = set()
     while len(outcomes) < len(ops):
@@ -140,7 +140,7 @@ def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[FanOut, Answe
 
 
 class _Entry(NamedTuple):
-    """An operation of a wave: its shares, or its outcome if it is not asked."""
+    """An operation of a wave: its shares, or its outcome if it is not sent."""
 
     op: Op
     shares: list[Share]
@@ -148,7 +148,7 @@ class _Entry(NamedTuple):
 
 
 class _Wave:
-    """Operations that are asked at the same time, as many as can be."""
+    """Operations that are sent at the same time, as many as can be."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -186,9 +186,7 @@ class _Wave:
         return [self.asked.answer(share.partition, share.place) for share in entry.shares]
 
     def _give_back(self, entry: _Entry) -> list[int | None] | None:
-        """Give back what was charged in one partition but not in another, and look how things stand then; where that
-        will be told for each share.
-        """
+        """Undo what was charged in one partition but not in another, and peek; return where the peeks are."""
         answers = self._answers(entry)
         if len(answers) < 2 or not isinstance(entry.op, Acquire) or entry.op.dry or all(map(_passes, answers)):
             return None
@@ -228,7 +226,7 @@ def _passes(answer: Outcome) -> bool:
 
 
 def _verdict(op: Acquire, shares: list[Share], answers: list[Outcome], failed: list[Failed]) -> Outcome:
-    """What the partitions decided together. Where one refuses it is refused, whatever became of the others."""
+    """Join the decisions of the partitions. If one refuses, the request is refused, whatever the others did."""
     refused = any(isinstance(answer, Verdict) and not answer for answer in answers)
     if failed and not refused:
         return Failed(failed[0].error, "unknown" if any(f.charged == "unknown" for f in failed) else "no")
@@ -244,17 +242,17 @@ def _verdict(op: Acquire, shares: list[Share], answers: list[Outcome], failed: l
 
 
 def _record(verdict: Verdict) -> str | None:
-    """The name of the record that a verdict on a request with an id carries."""
+    """Return the name of the record of a verdict on a request with an id."""
     return verdict[6] if len(verdict) > 6 else None
 
 
 def _unknown(ask: Ask) -> Decision:
-    """Instead of a decision that was not to be had, in a refusal that others have decided."""
+    """Return a decision in place of one that failed, in a request that other partitions refused."""
     return Decision(((False, 0, 0, 0, 0, 0, NOT_CHARGED), 0, *ask))
 
 
 def _uncharged(answer: Outcome) -> Outcome:
-    """A verdict whose charge could not be given back, or may not have been: nobody else shall."""
+    """Return a verdict without its charge, which could not be undone or perhaps was: it must not be undone again."""
     if not isinstance(answer, Verdict):
         return answer
     return Verdict.of(tuple([Decision(((*d[0][:-1], NOT_CHARGED), *d[1:])) for d in answer.decisions]))
@@ -273,7 +271,7 @@ def _charges(op: Op) -> bool:
 
 
 def _counters(op: Op) -> list[tuple[Key, Quota]]:
-    """What an operation is about."""
+    """Return the counters of an operation."""
     if isinstance(op, Acquire):
         return [(ask.key, ask.quota) for ask in op.asks]
     if isinstance(op, Amend):
@@ -282,7 +280,7 @@ def _counters(op: Op) -> list[tuple[Key, Quota]]:
 
 
 def _members(op: Op, partitions: Partitions) -> dict[int, list[int]]:
-    """The numbers of an operation's asks or charges that are in each partition; none where only a record is."""
+    """Return the numbers of an operation's asks or charges by partition; none where only its record is."""
     members: dict[int, list[int]] = {}
     if isinstance(op, Amend) and op.receipt.record is not None:
         members = {partitions.of_record(record): [] for record in op.receipt.record.split(RECORDS)}
@@ -292,7 +290,7 @@ def _members(op: Op, partitions: Partitions) -> dict[int, list[int]]:
 
 
 def _parts(op: Op, members: dict[int, list[int]], partitions: Partitions) -> dict[int, Part | Op]:
-    """An operation as each partition is asked it."""
+    """Return the part of an operation for each partition."""
     if isinstance(op, Acquire):
         each = {partition: tuple([op.asks[n] for n in numbers]) for partition, numbers in members.items()}
         if op.id is None:

@@ -1,6 +1,7 @@
-"""What to look at before relying on a server, and what to say about it. Pure: questions out, answers in.
+"""Checks of a server's version, role and settings, and the warnings that follow.
 
-Each finding says what is so, what follows, and what to set. A server that may not be asked is not found fault with.
+Each warning says what was found, what follows from it, and what to set. A server whose user may not run the checks is
+not warned of.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LUA_MENDED = {
 
 
 def findings(answers: Sequence[object]) -> list[str]:
-    """What is to be said about a server that answered `CHECKS` so."""
+    """Return the warnings about a server, given its replies to `CHECKS`."""
     info, replicas = answers
     if not isinstance(info, bytes):
         return ["the server was not checked: its user may not ask INFO (+info allows it)"]

@@ -1,9 +1,9 @@
 """The Redis store: counters that every server of a fleet shares. One script call decides a whole batch.
 
-`RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both find out alike whom to ask (`topology`), what
-to ask each of them (`spread`), and what to do about an answer (`attempt`); `pool` and `async_link` move the bytes.
-Neither raises for what goes wrong on the way: the outcome of an operation is then a `Failed`, which says whether it may
-have been charged all the same.
+`RedisStore` is for blocking callers, `AsyncRedisStore` for asyncio. Both share the choice of servers (`topology`), the
+fan-out over partitions (`scatter`) and the handling of replies (`redirects`); `pool` and `pipeline` move the bytes.
+Neither raises for failures on the way: the outcome of an operation is then a `Failed`, which says whether it may have
+been charged all the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TOPOLOGIES: dict[str, Callable[[RedisSettings], Topology]] = {
 
 
 class ServerStore:
-    """What both stores have: how to reach servers, how to talk to them, and the names of what is there."""
+    """The settings, servers and commands that both stores have."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, hook: Hook = no_hook, **options: Any) -> None:
         self._begin(read_url(url, **options), clock, hook)
@@ -63,7 +63,7 @@ class ServerStore:
         hook: Hook = no_hook,
         **options: Any,
     ) -> Self:
-        """A store on the server of an existing client, with its address, credentials and TLS."""
+        """Return a store on the server of an existing client, with its address, credentials and TLS."""
         store = cls.__new__(cls)
         store._begin(read_client(client, **options), clock, hook)
         return store
@@ -77,21 +77,21 @@ class ServerStore:
         self.topology: Topology = TOPOLOGIES[settings.topology](settings)
 
     def where(self, key: Key, quota: str | Quota) -> list[str]:
-        """The names under which the counters of `key` are stored, for whoever looks into the database."""
+        """Return the names under which the counters of `key` are stored, to find them in the database."""
         keys, subject = self.settings.keys, self.settings.keys.subject(check_key(key))
         quotas = (quota,) if isinstance(quota, Quota) else Quota.parse_all(quota)
         return [keys.counter(subject, keys.family(part)).decode() for whole in quotas for part in whole.parts]
 
     def breakers(self) -> dict[str, str]:
-        """The state of the breaker of each server that was asked: closed, open or half-open."""
+        """Return the state of the breaker of each server that was called: closed, open or half-open."""
         return self.guards.states()
 
     def inspect(self, within: float) -> Mapping[str, Mapping[str, str] | None]:
-        """What `INFO` says, by server that decides; None where it could not be had. Blocks, so not for event loops."""
+        """Return the `INFO` of each server that decides; None where it failed. Blocks, so not for event loops."""
         return inspect(self.settings, self.topology, within)
 
     def force_breakers(self, state: Literal["open", "closed"] | None) -> None:
-        """Ask no server any more, or all of them whatever happens, until told otherwise (None)."""
+        """Keep all breakers open or closed, until this is called with None."""
         self.guards.force(state)
 
 
@@ -111,20 +111,20 @@ class RedisStore(ServerStore):
         super()._begin(settings, clock, hook)
         self._lock = Lock()
         self._pools: dict[Node, RedisPool] = {}
-        self._nodes: frozenset[Node] = frozenset()  # for which the links were last looked through
+        self._nodes: frozenset[Node] = frozenset()  # of the topology when pools were last dropped
         self._closed = False
         _alive.add(self)
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = self._within if deadline is None else deadline / SECOND
         if 0 < len(ops) <= MAX_OPS and not self.topology.partitioned:
-            return self._ask_one(ops, within)
+            return self._call_one(ops, within)
         at = self.commands.now()
         spreading = spread(ops, self.commands.partitions)
         try:
             groups, _ = next(spreading)
             while True:
-                groups, _ = spreading.send(self._ask_all(groups, at, within))
+                groups, _ = spreading.send(self._call_all(groups, at, within))
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
             return outcomes
@@ -137,8 +137,8 @@ class RedisStore(ServerStore):
         for pool in pools:
             pool.close()
 
-    def _ask_one(self, ops: Sequence[Op], within: float) -> list[Outcome]:
-        """What the one server says: as below, without what only several of them need."""
+    def _call_one(self, ops: Sequence[Op], within: float) -> list[Outcome]:
+        """Call the only server: as below, without the parts for several."""
         until = monotonic() + within
         answers: list[Outcome | None] = []
         attempt = Attempt(self.commands, self.topology, 0, ops, answers)
@@ -153,8 +153,8 @@ class RedisStore(ServerStore):
             more = self._run(more, until)
         return cast("list[Outcome]", answers)
 
-    def _ask_all(self, groups: Groups, at: Micros | None, within: float) -> list[list[Outcome]]:
-        """What the servers say of each group, all of them asked at the same time."""
+    def _call_all(self, groups: Groups, at: Micros | None, within: float) -> list[list[Outcome]]:
+        """Return the outcomes of each group; all servers are called at the same time."""
         until = monotonic() + within
         answers: list[list[Outcome | None]] = [[None] * len(ops) for _, ops in groups]
         attempts = [
@@ -166,16 +166,16 @@ class RedisStore(ServerStore):
         return cast("list[list[Outcome]]", answers)
 
     def _run(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
-        """Ask, and hear what there is to be asked next."""
+        """Call the servers, and return the retries."""
         pause = max([attempt.pause for attempt in attempts])
         if pause:  # for keys on the move
             Event().wait(max(min(pause, until - monotonic()), 0))
         known = [attempt for attempt in attempts if attempt.node is not None]
-        more = self._ask_known(known, until) if known else []
+        more = self._call_known(known, until) if known else []
         return more if len(known) == len(attempts) else more + self._find(attempts, until)
 
     def _find(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
-        """Have a look at who decides, for those who do not know; what is to be asked then. Nobody else waits for it."""
+        """Look for the servers of attempts that have none; return those that were found. Other attempts do not wait."""
         unknown = [attempt for attempt in attempts if attempt.node is None]
         if self.topology.trouble() is None:
             looked = Event()
@@ -188,22 +188,22 @@ class RedisStore(ServerStore):
                 attempt.receive(no_server(self.topology, self.settings))
         return [attempt for attempt in unknown if attempt.node is not None]
 
-    def _ask_known(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
+    def _call_known(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
         if len(attempts) == 1:
-            return list(attempts[0].receive(self._ask(attempts, until)[0]))
+            return list(attempts[0].receive(self._call(attempts, until)[0]))
         more: list[Attempt] = []
-        late: list[list[Attempt]] = []  # those for whom no connection is ready: nobody else waits for theirs
+        late: list[list[Attempt]] = []  # those for which no connection is ready: others do not wait for theirs
         for group, pending in [(group, self._start(group, until)) for group in _by_node(attempts)]:
             if pending is None:
                 late.append(group)
             else:
                 more += _receive(group, _finish(group, pending))
         for group in sorted(late, key=self._is_unconnected):
-            more += _receive(group, self._ask(group, until))
+            more += _receive(group, self._call(group, until))
         return more
 
-    def _ask(self, group: Sequence[Attempt], until: float) -> list[Any]:
-        """The replies to errands that go to the same server."""
+    def _call(self, group: Sequence[Attempt], until: float) -> list[Any]:
+        """Return the replies to attempts that go to the same server."""
         node = group[0].node
         if node is None:
             return [no_server(self.topology, self.settings)] * len(group)
@@ -215,7 +215,7 @@ class RedisStore(ServerStore):
             return [no_answer.failed] * len(group)
 
     def _start(self, group: Sequence[Attempt], until: float) -> PendingReplies | Failed | None:
-        """The same, sent only; None if no connection is ready for it."""
+        """Send attempts that go to the same server; return None if no connection is ready."""
         node = group[0].node
         if node is None:
             return no_server(self.topology, self.settings)
@@ -227,12 +227,12 @@ class RedisStore(ServerStore):
             return no_answer.failed
 
     def _is_unconnected(self, group: Sequence[Attempt]) -> bool:
-        """Whether there may never be a connection: then it is waited for in the end."""
+        """Return whether there is no connection at all: such a server is waited for last."""
         node = group[0].node
         return node is None or not self._pool_of(node).is_connected()
 
     def _pool_of(self, node: Node) -> RedisPool:
-        """The link to a server. Those to servers that no longer decide are closed."""
+        """Return the pool of a server. Those of servers that no longer decide are closed."""
         if self._nodes is not self.topology.nodes:
             self._drop_old_pools()
         return self._pools.get(node) or self._new_pool(node)
@@ -259,7 +259,7 @@ _alive: WeakSet[RedisStore] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Whoever held a lock when the child was forked is not there to give it up."""
+    """Replace the locks: the threads that held them do not exist in the child."""
     for store in list(_alive):
         store._lock = Lock()
 
@@ -280,7 +280,7 @@ def _packed(group: Sequence[Attempt]) -> list[bytes]:
 
 
 def _finish(group: Sequence[Attempt], pending: PendingReplies | Failed) -> list[Any]:
-    """The replies to the errands that were sent together."""
+    """Return the replies to attempts that were sent together."""
     if isinstance(pending, Failed):
         return [pending] * len(group)
     try:
@@ -291,15 +291,15 @@ def _finish(group: Sequence[Attempt], pending: PendingReplies | Failed) -> list[
 
 
 def _receive(group: Sequence[Attempt], replies: Sequence[Any]) -> list[Attempt]:
-    """What is to be asked next."""
+    """Return the retries."""
     return [more for attempt, reply in zip(group, replies, strict=True) for more in attempt.receive(reply)]
 
 
 class AsyncRedisStore(ServerStore):
     """Counters in Redis or Valkey, for asyncio. Options as `RedisStore`.
 
-    Everything that is asked of a server in one turn of an event loop goes out together. Each loop has a connection to
-    each server.
+    Operations for a server that come in one turn of an event loop are sent together. Each loop has a connection to each
+    server.
     """
 
     def _begin(self, settings: RedisSettings, clock: Clock | None, hook: Hook) -> None:
@@ -356,7 +356,7 @@ class AsyncRedisStore(ServerStore):
         here = self._loops.get(asyncio.get_running_loop())
         for loop, elsewhere in list(self._loops.items()):
             if elsewhere is not here:
-                with suppress(RuntimeError):  # it has ended since we looked
+                with suppress(RuntimeError):  # it has ended meanwhile
                     loop.call_soon_threadsafe(elsewhere.shut)
         if here is not None:
             await here.close()

@@ -88,7 +88,7 @@ local function refundable(charges, units, cost)
   return units
 end
 
--- A place in a queue is given back by the first amendment or not at all: once a part of it was, somebody else's place
+-- A place in a queue is given back by the first amendment or not at all: once a part of it was, another place
 -- may end where it ended.
 local function forget_queues(charges)
   for _, charge in ipairs(charges) do

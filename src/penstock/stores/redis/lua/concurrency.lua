@@ -87,11 +87,11 @@ return function(limit, ttl)
   end
 
   function counter.force(state)
-    return state -- a place cannot be taken from nobody
+    return state -- a place that was not granted cannot be held
   end
 
   function counter.report()
-    return 0 -- who holds a place elsewhere does not hold it here
+    return 0 -- a place that is held elsewhere is not held here
   end
 
   local function is_held(key, member)

@@ -1,5 +1,5 @@
 -- Time, numbers, and counters that are one string: the algorithm's own text, and behind a "!" until when the key is shut
--- out, if it is. Whatever is stored may have been damaged by anybody.
+-- out, if it is. Stored values may have been damaged by other clients.
 --
 -- UNITS    instants and durations are whole microseconds, amounts whole units. All of them stay below 2^53, so that a
 --          double is exact, and so are %, floor(a / b) and ceil(a / b); what is larger is kept as (µs, part), which

@@ -44,7 +44,7 @@ local function counters(ends, current, previous)
   return ends_now, min(current + previous, limit), 0 -- the clock was stepped back: all of it counts as of now
 end
 
--- How long until `units` will be free that are not free now, if nobody else comes.
+-- How long until `units` will be free that are not free now, if no other request comes.
 local function free_in(units, current, previous, left)
   if current + units <= limit then -- as soon as less of the previous window overlaps
     local overlap = floor((limit - current - units) * ticks / previous)
