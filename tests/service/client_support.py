@@ -1,4 +1,4 @@
-"""A decision service in the test's own process, for clients to ask; and one that behaves badly."""
+"""A decision service in the process of the test, and one that behaves badly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ rules:
 
 
 class Batches:
-    """Passes calls on, and notes how many came together."""
+    """Passes calls on, and records how many came together."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -53,7 +53,7 @@ class Batches:
 
 
 def service(clock: Clock | None = None, rules: str = RULES) -> Handler:
-    """All that answers, without a transport."""
+    """Return the handler of a service, without a transport."""
     limiter = Limiter(clock=clock)
     decider = Decider(Enforcer(RuleSet(parse(rules)), limiter), Unobserved())
     health = Health()
@@ -71,7 +71,7 @@ def served(
     family: str = "ipv4",
     folder: str | None = None,
 ) -> Iterator[tuple[Running, Batches]]:
-    """A service, and the batches that it got."""
+    """Yield a running service, and the batches that it received."""
     handler = service(clock)
     batches = Batches(handler if token is None else Guarded(handler, [token], [b"/livez", b"/readyz"]))
     with serving(batches, tls=tls, limits=limits, family=family, folder=folder) as running:
@@ -79,7 +79,7 @@ def served(
 
 
 async def left(client: AsyncClient) -> None:
-    """Wait until the client has no connection any more."""
+    """Wait until the client has no open connection."""
     async with asyncio.timeout(DEADLINE):
         while client._service.connections.open:  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Whatever a limiter answers, a client of a service answers too, field for field: the service is only a way to it."""
+"""A client of a service returns what a limiter returns, field for field."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asked() -> Iterator[tuple[Limiter, ManualClock]]:
 
 
 def _shown(verdict: Verdict) -> object:
-    """All that a caller can tell; marks are the store's own business."""
+    """Return all fields but marks, which belong to the store."""
     return [(*one.answer[:6], one.at_us, one.key, one.quota, one.cost) for one in (verdict, *verdict.decisions)]
 
 

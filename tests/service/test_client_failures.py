@@ -1,4 +1,4 @@
-"""When a service is gone, slow, broken or draining: what callers get, how often they ask, and what is asked again."""
+"""Services that are gone, slow, broken or draining: what callers get, and what is retried."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _reply(body: object = VERDICT, status: str = "200 OK", extra: str = "") -> b
 
 
 def _read(connection: socket.socket) -> bytes:
-    """The body of one request."""
+    """Return the body of one request."""
     raw = Raw(connection)
     head = raw.until(b"\r\n\r\n").lower()
     length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
@@ -121,11 +121,11 @@ def test_a_silent_service_costs_the_timeout_and_no_more() -> None:
         with pytest.raises(StoreError, match="no answer in time") as raised:
             client.acquire("a", "1/hour")
         assert raised.value.charged == "unknown"
-    assert len(silent) == 1  # what may have been charged is not asked again
+    assert len(silent) == 1  # a request that may have been charged is not retried
 
 
 def _hangs_up_first(answer: Callable[[bytes], bytes]) -> tuple[Callable[[socket.socket], None], list[bytes]]:
-    """A service that reads its first question, and hangs up."""
+    """A service that reads its first request, and closes the connection."""
     numbers, questions = count(), []
 
     def behave(connection: socket.socket) -> None:
@@ -211,7 +211,7 @@ def test_a_refund_that_failed_is_made_later() -> None:
         service.connections = gone
         assert reservation.settle(10).units == 0  # the outcome is unknown
         service.connections = links
-        client.close()  # tells what is left to tell
+        client.close()  # sends the refund
         assert batches.paths[-1] == b"/v1/settle"
         with Client(running.url, timeout=DEADLINE, on_failure="raise") as another:
             assert another.peek("tokens", "100/hour").remaining == 90

@@ -1,4 +1,4 @@
-"""What the clients need: the standard library alone."""
+"""Clients need the standard library alone."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ OTHERS = ("hiredis", "httptools", "msgspec", "pydantic", "redis", "rich", "typer
 
 def test_clients_need_nothing_that_must_be_installed() -> None:
     looked = subprocess.run((sys.executable, "-c", LOOK, "json", *OTHERS), capture_output=True, text=True, check=True)
-    assert looked.stdout.split() == ["json"]  # which shows that it looks
+    assert looked.stdout.split() == ["json"]  # json shows that the program looks

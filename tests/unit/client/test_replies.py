@@ -1,4 +1,4 @@
-"""The client's half of HTTP/1.1: where a reply begins and ends, and what is none."""
+"""The client's half of HTTP/1.1: where a reply begins and ends, and which bytes are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small application in every framework, for what must be the same in all of them.
+"""One small application in every framework, for tests of behaviour that all share.
 
 `/` answers, `/fails` raises. An adapter is entered with the options of the middleware, and hands out a function that
 gets a path and returns the status and the headers.
@@ -182,6 +182,6 @@ AWAITING: dict[str, Adapter] = {
     "aiohttp": by_aiohttp,
     "django": _by_django(AsyncClient),
 }
-"""Those that take an `AsyncLimiter`."""
+"""The adapters that take an `AsyncLimiter`."""
 
 BLOCKING: dict[str, Adapter] = {"wsgi": by_wsgi, "flask": by_flask, "django-wsgi": _by_django(Client)}

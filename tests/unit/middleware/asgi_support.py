@@ -17,7 +17,7 @@ CLIENT = ("192.0.2.7", 50_000)
 
 
 class Response:
-    """All that an application has sent."""
+    """The messages that an application has sent."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -58,7 +58,7 @@ async def nothing_more() -> Message:
 
 
 async def get(app: App, path: str = "/", **scope: Any) -> Response:
-    """What the application answers to a request without a body."""
+    """Return the response to a request without a body."""
     response = Response()
     await app(http_scope(path, **scope), nothing_more, response.send)
     return response
@@ -69,7 +69,7 @@ async def statuses(app: App, count: int, **scope: Any) -> list[int]:
 
 
 def answering(status: int = 200, body: bytes = b"hello") -> App:
-    """An application that always answers the same."""
+    """Return an application that always sends the same response."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [(b"x-own", b"1")]})
@@ -81,7 +81,7 @@ def answering(status: int = 200, body: bytes = b"hello") -> App:
 class DistantStore:
     """A store that is not in this process, as far as a limiter can tell: each call takes a turn of the event loop.
 
-    What is asked is done a turn later; while it is paused, answers wait. While it `fails`, all answers are failures.
+    Operations run a turn later; while it is paused, outcomes wait. While it `fails`, all outcomes are failures.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -138,7 +138,7 @@ class Socket:
         return await self._answer()
 
     async def _answer(self) -> Message:
-        """The next message; if the application ends without one, its error."""
+        """Return the next message; if the application ends without one, raise its error."""
         assert self._task is not None
         answer = asyncio.create_task(self._outbox.get())
         await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)

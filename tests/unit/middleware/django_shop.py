@@ -20,7 +20,7 @@ from penstock.middleware.django import exempt
 
 
 class User:
-    """Who is logged in."""
+    """A user who is logged in."""
 
     def __init__(self, name: str) -> None:
         self.pk = name
@@ -156,7 +156,7 @@ class ByName(BaseAuthentication):  # type: ignore[misc]
 
 
 def throttled(throttle: type[RateLimitThrottle]) -> Any:
-    """Gets a view of Django REST framework that has this throttle."""
+    """Return a function that calls a view of Django REST framework with this throttle."""
 
     def view(request: Any) -> HttpResponse:
         return HttpResponse("hello")

@@ -1,4 +1,4 @@
-"""What is the same in every framework."""
+"""Behaviour that every framework shares."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Stage:
         await self.does(scope, receive, send)
 
     async def left(self) -> list[int]:
-        """Free places, and units of the rate."""
+        """Return the free places and the units left of the rate."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -335,7 +335,7 @@ async def test_a_cancelled_request_gives_its_place_back(distant: bool) -> None:
 
 
 async def test_a_request_that_is_cancelled_repeatedly_gives_its_place_back() -> None:
-    """As cancel scopes do it: whatever is awaited on the way out is cancelled too."""
+    """Cancel scopes do this: all that is awaited on the way out is cancelled too."""
     stage = Stage(distant=True)
 
     async def forever(scope: Scope, receive: Receive, send: Send) -> None:

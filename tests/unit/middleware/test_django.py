@@ -34,7 +34,7 @@ STACKS = pytest.mark.parametrize("stack", ["wsgi", "asgi"])
 
 
 def _client(stack: str, **options: Any) -> Get:
-    """Gets a path from the project, under a server of this kind. Each has middlewares of its own."""
+    """Return a function that gets a path from the project, under a server of this kind with its own middlewares."""
     client: Any = (Client if stack == "wsgi" else AsyncClient)(raise_request_exception=False)
 
     async def get(path: str) -> Any:
@@ -251,7 +251,7 @@ def test_a_decorated_view_that_raises_gives_its_place_back(error: type[BaseExcep
 
 
 class Renewing:
-    """A limiter of either kind, on a clock that stands still, that tells how often places were renewed."""
+    """A limiter of either kind, on a manual clock, that counts renewals."""
 
     def __init__(self, kind: Any) -> None:
         self.limiter = kind(clock=ManualClock())
@@ -432,7 +432,7 @@ def test_a_refusal_by_a_decorator_sets_the_headers() -> None:
 
 
 class _Gone:
-    """What a server reads from a client that has left."""
+    """The input that a server reads from a client that has left."""
 
     def read(self, *_: Any) -> bytes:
         raise OSError("gone")

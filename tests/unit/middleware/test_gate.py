@@ -23,7 +23,7 @@ RULES = rule_set({"id": "all"})
 
 
 class Plain(Request):
-    """A request written down in a dictionary; `native` is it."""
+    """A request whose `native` is a dictionary of its parts."""
 
     def method(self) -> str | None:
         return cast("str | None", self.native.get("method", "GET"))

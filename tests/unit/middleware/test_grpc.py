@@ -80,7 +80,7 @@ def _serving(shop: Shop, **options: Any) -> Iterator[Any]:
 
 
 def _get(channel: Any, message: bytes = b"", key: str | None = None) -> Any:
-    """The code of a call."""
+    """Return the code of a call."""
     try:
         channel.unary_unary("/shop.Orders/Get")(
             message, metadata=[] if key is None else [("x-api-key", key)], timeout=60

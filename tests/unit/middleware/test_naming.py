@@ -27,7 +27,7 @@ from penstock.middleware.django import rate_limit
 
 
 def made(answer: str) -> Callable[[], Any]:
-    """A handler like others that this makes: all have the same name."""
+    """Return a handler; all that this makes have the same name."""
 
     async def handler() -> str:
         return answer

@@ -138,7 +138,7 @@ async def test_a_streaming_response_holds_its_place_to_the_end_and_background_wo
 
 
 async def test_a_stream_whose_client_leaves_gives_its_place_back() -> None:
-    """Starlette cancels the stream by a cancel scope, which cancels whatever is awaited on the way out."""
+    """Starlette cancels the stream by a cancel scope, which cancels all that is awaited on the way out."""
     limiter = AsyncLimiter(clock=ManualClock())
     begun = asyncio.Event()
 

@@ -233,6 +233,6 @@ async def test_an_application_that_ignores_the_end_does_not_block_the_loop() -> 
     await socket.connect()
     socket.hear("one")
     assert (await socket.say("two"))["code"] == 1008
-    await asyncio.sleep(0.01)  # comes back
+    await asyncio.sleep(0.01)  # returns, because the loop is free
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(socket.end(), 0.01)

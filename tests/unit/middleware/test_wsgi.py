@@ -1,4 +1,4 @@
-"""WSGI: what servers and applications do to each other, and that nothing is left held."""
+"""WSGI: whatever servers and applications do, no place is left held."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT = "192.0.2.7"
 
 
 class Got(NamedTuple):
-    """What a client got."""
+    """The response that a client got."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Server:
         self.app = validator(app)
 
     def open(self, **environ: Any) -> tuple[Callable[[], Got], Any]:
-        """A response that was begun: what it is so far, and its body."""
+        """Begin a response. Return it so far, and its body."""
         defaults: dict[str, Any] = {"REMOTE_ADDR": CLIENT, "QUERY_STRING": ""}
         setup_testing_defaults(defaults)
         defaults |= environ
@@ -228,7 +228,7 @@ def test_a_server_that_forgets_to_close_gives_it_back_when_it_drops_the_response
 
 
 class _Boom(BaseException):
-    """Not even an Exception, as SystemExit is none."""
+    """Not an Exception, like SystemExit."""
 
 
 @pytest.mark.parametrize("error", [ValueError, _Boom])
