@@ -69,8 +69,9 @@ class Batch:
 
     def run(self) -> None:
         """Send the operations, and report the calls that were answered without the store."""
-        if self._observer is not None:
-            self._report(monotonic())
+        if self._observer is not None and (self.decided or self.statuses):
+            now = monotonic()
+            self._report(now, now)
         if self._groups:
             groups, self._groups = self._groups, {}
             self._sent = monotonic()
@@ -92,19 +93,18 @@ class Batch:
                     then([INTERNAL_FAILURE] * number)
             at += number
         if self._observer is not None:
-            self._report(decided_at)
+            self._report(decided_at, monotonic())
 
-    def _report(self, decided_at: float) -> None:
+    def _report(self, decided_at: float, now: float) -> None:
         """Report the decisions and answers since the last report."""
         observer: Any = self._observer
         if self.decided:
             decided, self.decided = self.decided, []
             observer.decided(decided, round((decided_at - self._sent) * SECOND))
-        if self.statuses:
-            took = round((monotonic() - self._began) * SECOND)
-            statuses, self.statuses = self.statuses, defaultdict(list)
-            for route, each in statuses.items():
-                observer.answered(route, each, took)
+        took = round((now - self._began) * SECOND)
+        for route, statuses in self.statuses.items():
+            observer.answered(route, statuses, took)
+        self.statuses.clear()
 
 
 class Gather:
