@@ -16,11 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
-from penstock.clock import Micros
 from penstock.enforcer import AsyncEnforcer, Enforcer, Pending
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreError
@@ -200,17 +198,14 @@ class _WaitingGate(Gate):
         """Wait out the delay of shaping, then renew places by a `hold`, if asked for. Interrupted, give all back."""
         try:
             if delay := self.limiter.operations.delay_left(passage.verdict):
-                yield self.sleep(delay)
+                alarm, _ = self._engine.alarm()
+                yield self._engine.sleep(alarm, delay)
             if hold is not None:
                 passage.keep(hold(self.enforcer or self.limiter, passage.verdict))
         except BaseException:
             passage.end(CLIENT_CLOSED)
             yield passage.amend(_GIVE_BACK)
             raise
-
-    def sleep(self, delay: Micros) -> Any:
-        """Wait, or return something to await."""
-        raise NotImplementedError
 
 
 class BlockingGate(_WaitingGate):
@@ -232,9 +227,6 @@ class BlockingGate(_WaitingGate):
         if verdict[0][0] and (verdict[0][5] or self.renews):
             drive(self.going_ahead(passage, Hold if self.renews else None))
         return passage
-
-    def sleep(self, delay: Micros) -> None:
-        self.limiter.clock.wait(threading.Event(), delay)
 
 
 class AsyncGate(_WaitingGate):
@@ -292,9 +284,6 @@ class AsyncGate(_WaitingGate):
         except Exception:  # the caller is gone, so there is nothing to give back and no one to tell
             return
         await AsyncPassage(self, verdict).leave(CLIENT_CLOSED)
-
-    async def sleep(self, delay: Micros) -> None:
-        await self.limiter.clock.wait_async(asyncio.Event(), delay)
 
 
 P = TypeVar("P", bound=Passage | AsyncPassage)
