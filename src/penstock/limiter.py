@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from penstock.clock import Clock
-from penstock.engine.decorator import LimitedFunction, LimitOptions, is_coroutine_function
+from penstock.engine.decorator import ID_BYTES as ID_BYTES
+from penstock.engine.decorator import LimitOptions, decorate, decorate_async
 from penstock.engine.engine import AsyncEngine, Engine, clock_over
 from penstock.engine.flows import drive, drive_async
 from penstock.engine.operations import Id, Operations, QuotaLike, Request, all_renewed, amended_by, verdict_of
 from penstock.engine.protocols import Declined
-from penstock.engine.wait import ID_BYTES as ID_BYTES
-from penstock.engine.wait import admit, wait_for_turn
+from penstock.engine.wait import wait_for_turn
 from penstock.errors import InvalidOption, shown
 from penstock.events import Hook, nobody
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, held_during
@@ -28,10 +28,38 @@ from penstock.stores import AsyncStore, Store, open_async_store, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S")
+S = TypeVar("S", Store, AsyncStore)
+E = TypeVar("E", Engine, AsyncEngine)
 
 
-class Limiter:
+class _Limiter(Generic[S, E]):
+    """What both limiters are made of."""
+
+    _open: Any
+    _engine: Any
+
+    def __init__(
+        self,
+        store: str | S = "memory://",
+        *,
+        on_failure: OnFailure | None = None,
+        hook: Hook = nobody,
+        clock: Clock | None = None,
+        layers: Sequence[Layer] | None = None,
+    ) -> None:
+        if not isinstance(store, str) and not callable(getattr(store, "run", None)):
+            raise InvalidOption(f"store {shown(store)}: expected a URL, or a store with run and close")
+        self.store: S = self._open(store, clock, hook) if isinstance(store, str) else store
+        layers, on_failure = layers_over(self.store, layers, on_failure, hook)
+        self.clock = clock_over(self.store, clock)
+        self.engine: E = self._engine(self.store, layers, self.clock, on_failure, hook)
+        self.operations = Operations(self.engine)
+        self._owns_store = self.store is not store
+        self._bound = self.operations.bound
+        self._time_ns = self.clock.time_ns
+
+
+class Limiter(_Limiter[Store, Engine]):
     """Limits for blocking code.
 
     `store` is a URL or a store of your own; by default the counters live in this process. Most callers want `acquire`:
@@ -47,24 +75,7 @@ class Limiter:
     ...     ...  # refuse
     """
 
-    def __init__(
-        self,
-        store: str | Store = "memory://",
-        *,
-        on_failure: OnFailure | None = None,
-        hook: Hook = nobody,
-        clock: Clock | None = None,
-        layers: Sequence[Layer] | None = None,
-    ) -> None:
-        opened = open_store(store, clock, hook) if isinstance(store, str) else _checked(store)
-        layers, on_failure = layers_over(opened, layers, on_failure, hook)
-        self.store = opened
-        self.clock = clock_over(opened, clock)
-        self.engine = Engine(opened, layers, self.clock, on_failure, hook)
-        self.operations = Operations(self.engine)
-        self._owns_store = opened is not store
-        self._bound = self.operations.bound
-        self._time_ns = self.clock.time_ns
+    _open, _engine = staticmethod(open_store), Engine
 
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
@@ -158,11 +169,9 @@ class Limiter:
         Do it once per receipt: only a request with an id remembers that it was given back.
         """
         back = self.operations.refunded(charged) if units is None else None
-        return (
-            new(Amended, ((back,),))
-            if back is not None
-            else amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
-        )
+        if back is not None:
+            return new(Amended, ((back,),))
+        return amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
@@ -173,11 +182,9 @@ class Limiter:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
         back = self.operations.refunded(charged) if lone else None
-        return (
-            new(Amended, ((back,),))
-            if back is not None
-            else amended_by(self.engine.run([self.operations.places("release", charged)])[0])
-        )
+        if back is not None:
+            return new(Amended, ((back,),))
+        return amended_by(self.engine.run([self.operations.places("release", charged)])[0])
 
     def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
@@ -208,37 +215,8 @@ class Limiter:
         the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
         """
         options = LimitOptions(quota, key, cost, name, timeout, renew, settle)
-        whole = settle is not None or self.operations.has_places(quota)
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            limited = LimitedFunction(function, options, whole=whole)
-            if is_coroutine_function(function):
-                if timeout != 0 or self.operations.shapes(quota):
-                    raise InvalidOption(f"{limited.scope}: waiting would block its event loop (expected AsyncLimiter)")
-
-                @wraps(function)
-                async def call_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    verdict = drive(admit(self, limited, args, kwargs))
-                    with held_during(Hold(self, verdict), renew=renew):
-                        result = await cast("Awaitable[Any]", function(*args, **kwargs))
-                        if settle is not None:
-                            self.settle(verdict, settle(result))
-                        return result
-
-                return cast("Callable[P, R]", call_coroutine)
-
-            @wraps(function)
-            def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                verdict = drive(admit(self, limited, args, kwargs))
-                with held_during(Hold(self, verdict), renew=renew):
-                    result = function(*args, **kwargs)
-                    if settle is not None:
-                        self.settle(verdict, settle(result))
-                    return result
-
-            return call
-
-        return decorate
+        self.operations.bind(quota)  # an invalid quota raises now, not at the first call
+        return partial(decorate, self, options, lambda verdict: held_during(Hold(self, verdict), renew=renew))
 
     def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
@@ -258,7 +236,7 @@ class Limiter:
         return verdict_of(self.engine.run((op,))[0])
 
 
-class AsyncLimiter:
+class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
     """Limits for asyncio: the methods of `Limiter`, awaited. One instance serves any number of event loops.
 
     >>> limiter = AsyncLimiter()
@@ -266,24 +244,7 @@ class AsyncLimiter:
     ...     ...  # refuse
     """
 
-    def __init__(
-        self,
-        store: str | AsyncStore = "memory://",
-        *,
-        on_failure: OnFailure | None = None,
-        hook: Hook = nobody,
-        clock: Clock | None = None,
-        layers: Sequence[Layer] | None = None,
-    ) -> None:
-        opened = open_async_store(store, clock, hook) if isinstance(store, str) else _checked(store)
-        layers, on_failure = layers_over(opened, layers, on_failure, hook)
-        self.store = opened
-        self.clock = clock_over(opened, clock)
-        self.engine = AsyncEngine(opened, layers, self.clock, on_failure, hook)
-        self.operations = Operations(self.engine)
-        self._owns_store = opened is not store
-        self._bound = self.operations.bound
-        self._time_ns = self.clock.time_ns
+    _open, _engine = staticmethod(open_async_store), AsyncEngine
 
     async def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so; see `Limiter.acquire`."""
@@ -314,10 +275,7 @@ class AsyncLimiter:
         return [verdict_of(outcome) for outcome in await self.engine.run(self.operations.acquire_many(requests))]
 
     async def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Verdict:
-        """Decide whether all requests may pass together now, each with its own key, quota and cost; charge all or none.
-
-        The verdict is that of the tightest, and `decisions` has one per counter, in the order asked.
-        """
+        """Decide whether all requests may pass together now; charge all or none. See `Limiter.acquire_all`."""
         return await self._run(self.operations.acquire_all(requests, id=id))
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
@@ -377,11 +335,9 @@ class AsyncLimiter:
     async def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a verdict charged, or `units` of it; see `Limiter.refund`."""
         back = self.operations.refunded(charged) if units is None else None
-        return (
-            new(Amended, ((back,),))
-            if back is not None
-            else amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
-        )
+        if back is not None:
+            return new(Amended, ((back,),))
+        return amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
         """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
@@ -392,11 +348,9 @@ class AsyncLimiter:
         """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
         back = self.operations.refunded(charged) if lone else None
-        return (
-            new(Amended, ((back,),))
-            if back is not None
-            else amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
-        )
+        if back is not None:
+            return new(Amended, ((back,),))
+        return amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
         """Hold on to places for another ttl. False if they are no longer held."""
@@ -421,27 +375,10 @@ class AsyncLimiter:
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate a coroutine function so that each call is charged first; see `Limiter.limit`."""
         options = LimitOptions(quota, key, cost, name, timeout, renew, settle)
-        whole = settle is not None or self.operations.has_places(quota)
-
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            limited = LimitedFunction(function, options, whole=whole)
-            if not is_coroutine_function(function):
-                raise InvalidOption(
-                    f"{limited.scope}: not a coroutine function (expected one; Limiter limits both kinds)"
-                )
-
-            @wraps(function)
-            async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                verdict = await drive_async(admit(self, limited, args, kwargs))
-                async with held_during(AsyncHold(self, verdict), renew=renew):
-                    result = await function(*args, **kwargs)
-                    if settle is not None:
-                        await self.settle(verdict, settle(result))
-                    return result
-
-            return call
-
-        return decorate
+        self.operations.bind(quota)  # an invalid quota raises now, not at the first call
+        return partial(
+            decorate_async, self, options, lambda verdict: held_during(AsyncHold(self, verdict), renew=renew)
+        )
 
     async def close(self) -> None:
         """Close the store, if the limiter opened it. Later calls raise `StoreError`."""
@@ -459,9 +396,3 @@ class AsyncLimiter:
 
     async def _run(self, op: Acquire) -> Verdict:
         return verdict_of((await self.engine.run((op,)))[0])
-
-
-def _checked(store: S) -> S:
-    if not callable(getattr(store, "run", None)):
-        raise InvalidOption(f"store {shown(store)}: expected a URL, or a store with run and close")
-    return store

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
+from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import QuotaLike
-from penstock.errors import InvalidOption
-from penstock.model import Key
+from penstock.engine.wait import sit_out
+from penstock.errors import InvalidOption, RateLimited
+from penstock.model import Key, Verdict
+
+ID_BYTES = 12
 
 
 class LimitOptions(NamedTuple):
@@ -25,18 +30,16 @@ class LimitOptions(NamedTuple):
 
 
 class LimitedFunction:
-    """A decorated function, and how the key and the cost of a call follow from its arguments.
+    """A decorated function, and how the key and the cost of a call follow from its arguments."""
 
-    `whole` calls matter until they end, and a generator's call ends before it has begun.
-    """
-
-    def __init__(self, function: Callable[..., object], options: LimitOptions, *, whole: bool) -> None:
+    def __init__(self, limiter: Any, function: Callable[..., object], options: LimitOptions) -> None:
         self.options = options
         named: Any = function
         while isinstance(named, partial):
             named = named.func
         named = named if hasattr(named, "__qualname__") else type(named)
         self.scope = options.name or f"{named.__module__}.{named.__qualname__}"
+        whole = options.settle is not None or limiter.operations.has_places(options.quota)
         if whole and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
             raise InvalidOption(f"{self.scope}: a generator runs after its call has ended (expected a plain function)")
 
@@ -58,3 +61,66 @@ def is_coroutine_function(function: Callable[..., object]) -> bool:
     """Return whether calling it makes a coroutine; objects with an asynchronous `__call__` included."""
     called = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def decorate(limiter: Any, options: LimitOptions, held: Callable[[Verdict], Any], function: Any) -> Any:
+    """Return `function` with each call charged to a blocking limiter, and its place `held` during the call."""
+    limited, settle = LimitedFunction(limiter, function, options), options.settle
+    if is_coroutine_function(function):
+        if options.timeout != 0 or limiter.operations.shapes(options.quota):
+            raise InvalidOption(f"{limited.scope}: waiting would block its event loop (expected AsyncLimiter)")
+
+        @wraps(function)
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
+            verdict = drive(_admit(limiter, limited, args, kwargs))
+            with held(verdict):
+                result = await function(*args, **kwargs)
+                if settle is not None:
+                    limiter.settle(verdict, settle(result))
+                return result
+
+        return call_coroutine
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        verdict = drive(_admit(limiter, limited, args, kwargs))
+        with held(verdict):
+            result = function(*args, **kwargs)
+            if settle is not None:
+                limiter.settle(verdict, settle(result))
+            return result
+
+    return call
+
+
+def decorate_async(limiter: Any, options: LimitOptions, held: Callable[[Verdict], Any], function: Any) -> Any:
+    """Return the coroutine function `function` with each call charged, and its place `held` during the call."""
+    limited, settle = LimitedFunction(limiter, function, options), options.settle
+    if not is_coroutine_function(function):
+        raise InvalidOption(f"{limited.scope}: not a coroutine function (expected one; Limiter limits both kinds)")
+
+    @wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        verdict = await drive_async(_admit(limiter, limited, args, kwargs))
+        async with held(verdict):
+            result = await function(*args, **kwargs)
+            if settle is not None:
+                await limiter.settle(verdict, settle(result))
+            return result
+
+    return call
+
+
+def _admit(limiter: Any, function: LimitedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[Verdict]:
+    """Charge a call of a decorated function and wait for its turn; raise `RateLimited` if it is refused."""
+    options = function.options
+    key, cost = function.key(args, kwargs), function.cost(args, kwargs)
+    id = os.urandom(ID_BYTES) if options.settle else None
+    if options.timeout == 0:
+        verdict: Verdict = yield limiter.acquire(key, options.quota, cost, id)
+        yield from sit_out(limiter, verdict)
+    else:
+        verdict = yield limiter.wait(key, options.quota, cost, timeout=options.timeout, id=id)
+    if not verdict:
+        raise RateLimited(verdict)
+    return verdict

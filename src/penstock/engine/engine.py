@@ -258,13 +258,15 @@ class AsyncEngine(_Engine):
         if self._send is None:
             self._start(self._run_for(ops, deadline, done))
             return
-        chain = self._chain
+        chain, passed = self._chain, ops
         tokens: list[Any] = []
         now = chain.time_ns() // 1_000
         if now >= chain.due_at:
             self._come_by(now)
         try:
-            passed, tokens = chain.down(ops, now)
+            for layer in chain.layers:  # as in `chain.down`, without its call
+                passed, token = layer.enter(passed, now)
+                tokens.append(token)
             if passed:
                 self._send(passed, deadline, partial(self._left, ops, tokens, done), gone)
                 return
@@ -276,8 +278,8 @@ class AsyncEngine(_Engine):
     def _left(self, ops: Sequence[Op], tokens: list[Any], done: Done, outcomes: list[Outcome] | Exception) -> None:
         """Call `done` with what the layers make of the outcomes."""
         try:
-            if outcomes.__class__ is not list:
-                raise outcomes  # type: ignore[misc]
+            if isinstance(outcomes, Exception):
+                raise outcomes
             outcomes = self._chain.up(ops, outcomes, tokens)
         except InvalidInput as error:
             outcomes = error

@@ -108,7 +108,8 @@ class Operations:
 
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, *, dry: bool = False, id: Id | None = None) -> Acquire:
         """Return the request of `cost` units of `quota` for `key`."""
-        key = check_key(key)
+        if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= MAX_KEY_PART:  # a call less
+            key = check_key(key)
         try:
             parts = self.bound[quota].parts
         except (KeyError, TypeError):

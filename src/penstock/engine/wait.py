@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
 from typing import Any
 
 from penstock.clock import SECOND, Micros
-from penstock.engine.decorator import LimitedFunction
 from penstock.engine.flows import Flow
 from penstock.engine.operations import Id, QuotaLike, verdict_of
 from penstock.engine.queues import pause, turned_away
-from penstock.errors import RateLimited
 from penstock.model import Acquire, Key, Verdict
-
-ID_BYTES = 12
 
 
 def wait_for_turn(
@@ -67,21 +62,6 @@ def sit_out(limiter: Any, verdict: Verdict) -> Flow[None]:
         except BaseException:
             yield limiter.refund(verdict)
             raise
-
-
-def admit(limiter: Any, function: LimitedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[Verdict]:
-    """Charge a call of a decorated function and wait for its turn; raise `RateLimited` if it is refused."""
-    options = function.options
-    key, cost = function.key(args, kwargs), function.cost(args, kwargs)
-    id = os.urandom(ID_BYTES) if options.settle else None
-    if options.timeout == 0:
-        verdict: Verdict = yield limiter.acquire(key, options.quota, cost, id)
-        yield from sit_out(limiter, verdict)
-    else:
-        verdict = yield limiter.wait(key, options.quota, cost, timeout=options.timeout, id=id)
-    if not verdict:
-        raise RateLimited(verdict)
-    return verdict
 
 
 def _queue_of(op: Acquire) -> Hashable:
