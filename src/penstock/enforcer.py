@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.engine import AsyncEngine, Engine
@@ -105,18 +105,28 @@ class _Fixed:
         self.current = rules
 
 
-class RuleFront:
+L = TypeVar("L", bound=Limiter | AsyncLimiter)
+D = TypeVar("D", bound=KeyDirectory | AsyncKeyDirectory)
+S = TypeVar("S")
+
+
+class RuleFront(Generic[L, D, S]):
     """Everything about an enforcer that does not wait."""
 
-    directory: KeyDirectory | AsyncKeyDirectory | None
+    kind: ClassVar[Any]
+    """The class of its limiter."""
 
     def __init__(
         self,
         rules: RuleSet | Source,
-        limiter: Limiter | AsyncLimiter,
-        shedder: AdmissionControl | None,
-        hook: Hook,
+        limiter: L,
+        *,
+        directory: D | None = None,
+        shedder: AdmissionControl | None = None,
+        hook: Hook = nobody,
     ) -> None:
+        self.limiter = limiter
+        self.directory = directory
         self._source: Source = rules if hasattr(rules, "current") else _Fixed(rules)
         self._operations = limiter.operations
         self._engine: Engine | AsyncEngine = limiter.engine
@@ -127,6 +137,35 @@ class RuleFront:
         self._followed: RuleSource[RuleSet] | None = None
         self._owns_limiter = False
 
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        store: str | S | None = None,
+        limiter: L | None = None,
+        follow: bool = False,
+        keys: str | Path | None = None,
+        keys_secret: bytes | None = None,
+        shedder: AdmissionControl | None = None,
+        hook: Hook = nobody,
+    ) -> Self:
+        """Return an enforcer of the rules in a YAML file, to be closed when it is no longer used. It reads at once.
+
+        - `store` or `limiter`: what holds the counters; by default this process does.
+        - `follow`: whether a background thread looks at the file every second. Threads do not survive a fork.
+        - `keys`, `keys_secret`: a CSV file of API keys and what its hashes are keyed with; see `KeyDirectory`.
+        """
+        if store is not None and limiter is not None:
+            raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
+        rules, directory = read_rules(path, hook, follow=follow), read_keys(keys, keys_secret, hook)
+        used = limiter or cls.kind("memory://" if store is None else store, hook=hook)
+        enforcer = cls(rules, used, directory=cast("D | None", directory), shedder=shedder, hook=hook)
+        enforcer._owns_limiter = limiter is None
+        if follow:
+            enforcer._followed = cast("RuleSource[RuleSet]", rules).start()
+        return enforcer
+
     @property
     def rules(self) -> RuleSet:
         """The rules in force."""
@@ -135,12 +174,6 @@ class RuleFront:
     @rules.setter
     def rules(self, rules: RuleSet) -> None:
         self._source = _Fixed(rules)
-
-    def _follow(self, *, owns_limiter: bool) -> None:
-        """Begin to follow the file of the rules, if it is to be followed."""
-        self._owns_limiter = owns_limiter
-        if not isinstance(self._source, _Fixed):
-            self._followed = cast("RuleSource[RuleSet]", self._source).start()
 
     def _unfollow(self) -> None:
         if self._followed is not None:
@@ -316,7 +349,7 @@ def outcome(ruling: Ruling) -> str:
     return f"it is refused by {ruling.rule} ({ruling.reason}){wait}"
 
 
-class Enforcer(RuleFront):
+class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
     """Rules for blocking code.
 
     - `rules`: a `RuleSet`, or a source of the one in force.
@@ -331,47 +364,7 @@ class Enforcer(RuleFront):
     ...     ...  # refuse
     """
 
-    directory: KeyDirectory | None
-
-    def __init__(
-        self,
-        rules: RuleSet | Source,
-        limiter: Limiter,
-        *,
-        directory: KeyDirectory | None = None,
-        shedder: AdmissionControl | None = None,
-        hook: Hook = nobody,
-    ) -> None:
-        super().__init__(rules, limiter, shedder, hook)
-        self.limiter = limiter
-        self.directory = directory
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str | Path,
-        *,
-        store: str | Store | None = None,
-        limiter: Limiter | None = None,
-        follow: bool = False,
-        keys: str | Path | None = None,
-        keys_secret: bytes | None = None,
-        shedder: AdmissionControl | None = None,
-        hook: Hook = nobody,
-    ) -> Self:
-        """Return an enforcer of the rules in a YAML file, to be closed when it is no longer used.
-
-        - `store` or `limiter`: what holds the counters; by default this process does.
-        - `follow`: whether a background thread looks at the file every second. Threads do not survive a fork.
-        - `keys`, `keys_secret`: a CSV file of API keys and what its hashes are keyed with; see `KeyDirectory`.
-        """
-        if store is not None and limiter is not None:
-            raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
-        rules, directory = read_rules(path, hook, follow=follow), read_keys(keys, keys_secret, hook)
-        used = limiter or Limiter("memory://" if store is None else store, hook=hook)
-        enforcer = cls(rules, used, directory=directory, shedder=shedder, hook=hook)
-        enforcer._follow(owns_limiter=limiter is None)
-        return enforcer
+    kind = Limiter
 
     def close(self) -> None:
         """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
@@ -448,47 +441,14 @@ class Enforcer(RuleFront):
         return self.directory.describe(descriptor, self._now())
 
 
-class AsyncEnforcer(RuleFront):
+class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, AsyncStore]):
     """Rules for asyncio: the methods of `Enforcer`, awaited. Its directory may be an `AsyncKeyDirectory`.
 
     >>> if not await enforcer.check({"path": "/login", "ip": ip}):
     ...     ...  # refuse
     """
 
-    def __init__(
-        self,
-        rules: RuleSet | Source,
-        limiter: AsyncLimiter,
-        *,
-        directory: KeyDirectory | AsyncKeyDirectory | None = None,
-        shedder: AdmissionControl | None = None,
-        hook: Hook = nobody,
-    ) -> None:
-        super().__init__(rules, limiter, shedder, hook)
-        self.limiter = limiter
-        self.directory = directory
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str | Path,
-        *,
-        store: str | AsyncStore | None = None,
-        limiter: AsyncLimiter | None = None,
-        follow: bool = False,
-        keys: str | Path | None = None,
-        keys_secret: bytes | None = None,
-        shedder: AdmissionControl | None = None,
-        hook: Hook = nobody,
-    ) -> Self:
-        """Return an enforcer of the rules in a YAML file; see `Enforcer.from_file`. It reads the files at once."""
-        if store is not None and limiter is not None:
-            raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
-        rules, directory = read_rules(path, hook, follow=follow), read_keys(keys, keys_secret, hook)
-        used = limiter or AsyncLimiter("memory://" if store is None else store, hook=hook)
-        enforcer = cls(rules, used, directory=directory, shedder=shedder, hook=hook)
-        enforcer._follow(owns_limiter=limiter is None)
-        return enforcer
+    kind = AsyncLimiter
 
     async def close(self) -> None:
         """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""

@@ -136,11 +136,11 @@ async def _acquire_async_off(
 # ---------------------------------------------------------------- enforcers
 
 
-def _passed(self: RuleFront, cost: int) -> Ruling:
+def _passed(self: RuleFront[Any, Any, Any], cost: int) -> Ruling:
     return ruled(passed(cost, SystemClock().time_ns() // 1_000), Plan(course_of((), self.rules.version), (), ()))
 
 
-def _check_off(self: RuleFront, descriptor: Any, cost: int = 1, *_: Any, **__: Any) -> Ruling:
+def _check_off(self: RuleFront[Any, Any, Any], descriptor: Any, cost: int = 1, *_: Any, **__: Any) -> Ruling:
     return _passed(self, cost)
 
 
