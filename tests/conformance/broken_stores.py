@@ -154,14 +154,14 @@ class ReadsTheClockForEachOperation(SmallStore):
 
 
 class ChecksThenIncrements(SmallStore):
-    """No lock: whoever reads between another's reading and writing overwrites what that one wrote."""
+    """No lock: a thread that reads between the reading and the writing of another one overwrites its write."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.lock = nullcontext()
 
     def passes(self, asks: Sequence[Ask], steps: Sequence[Step]) -> bool:
-        time.sleep(0)  # between check and increment, let somebody else run
+        time.sleep(0)  # between check and increment, let another thread run
         return super().passes(asks, steps)
 
 
@@ -277,7 +277,7 @@ class RenewsNothing(SmallStore):
 
 
 class RenewsEverything(SmallStore):
-    """Takes the place of who lost it, whether there is one or not."""
+    """Renews a lost place, whether one is free or not."""
 
     def renew(self, charge: Charge, now: Micros, *, dry: bool = False) -> int:
         held = super().renew(charge, now, dry=dry)
@@ -346,7 +346,7 @@ class GivesBackTwiceByRecord(SmallStore):
 
 
 class KnowsRequestsByTheirIdAlone(SmallStore):
-    """An old receipt reaches whoever was admitted under the same id since."""
+    """An old receipt reaches the request that was admitted later under the same id."""
 
     def number(self, op: Acquire) -> str:
         return f"{op.id!r}{self.name(op)}"
@@ -491,7 +491,7 @@ class GivesBackPlacesInTheMiddle(SmallStore):
 
 
 class GivesBackAPlaceInParts(SmallStore):
-    """Knows a place by where it ends, though somebody else's may end there since."""
+    """Knows a place by where it ends, though a later place may end there."""
 
     def is_stuck(self, charge: Charge) -> bool:
         return False

@@ -44,7 +44,7 @@ class PlannedStore:
             return self.ask(ops, now, now).outcomes if ops else []
 
     def ask(self, ops: Sequence[Op], now: Micros, callers_now: Micros) -> ScriptReply:
-        """What the script says of `ops` at `now`, to a caller who believes that it is `callers_now`."""
+        """Return the reply of the script to `ops` at `now`, for a caller whose clock shows `callers_now`."""
         call = self.codec.encode(ops, callers_now)
         arguments = [*call.keys, *call.args, str(now).encode()]
         reply = self.client.evalsha(self.script.sha.decode(), len(call.keys), *arguments)

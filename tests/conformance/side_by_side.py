@@ -157,7 +157,7 @@ class SideBySide:
         self.run(Amend(Receipt(tuple(charges)), "report"), Acquire(self.asks(what, much), dry=True))
 
     def change(self, limit: int) -> None:
-        """Other amounts for the same counters. A repeated id would be told of another quota; so they begin anew."""
+        """Other amounts for the same counters. Ids would repeat answers of another quota, so counters begin anew."""
         self.quotas = quotas(self.algorithm, limit, self.period)
         self.limit = limit
         self.ids += 1

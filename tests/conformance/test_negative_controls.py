@@ -118,7 +118,7 @@ BROKEN_IN: dict[type[SmallStore], str] = {
 
 HUNT = settings(
     max_examples=2_000,  # it ends with the first catch, mostly within a few dozen; whatever the profile
-    phases=[Phase.generate],  # a counterexample is enough; nobody will read it
+    phases=[Phase.generate],  # a counterexample is enough: it is not shown
     derandomize=True,
     database=None,
     deadline=None,

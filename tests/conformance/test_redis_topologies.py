@@ -1,6 +1,6 @@
 """The Redis store keeps every law where Sentinels name the server, and where a cluster spreads keys over several.
 
-The kit makes a store for each example. To find out whom to ask, and to connect, would take most of its time, so stores
+The kit makes a store for each example. Finding the server and connecting would take most of its time, so stores
 borrow what another one has: its connections; or, for asyncio, where each has a loop of its own, what it knows.
 """
 
@@ -121,7 +121,7 @@ class OnSentinels:
 
 
 class TestOnSentinels(OnSentinels, Lent, HistoryConformance):
-    """Sentinels only say whom to ask: once that is known, it is a single server, as the examples ask in every run."""
+    """Sentinels only name the server: once it is known, it is a single server, which the examples use in every run."""
 
 
 if is_full():

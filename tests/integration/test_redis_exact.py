@@ -67,7 +67,7 @@ def fleet(scenarios: Sequence[str], keyspace: Keyspace, folder: Path) -> CallHis
 
 
 def check_exactly(history: CallHistory, quota: str) -> None:
-    """Exactly the limit was admitted, and not given back; no span holds more; nobody was refused without need."""
+    """Exactly the limit was admitted, and not given back; no span holds more; no request was refused without need."""
     rate = Quota.parse(quota)
     history.check(rate)
     history.check_total(rate)
@@ -121,7 +121,7 @@ def test_every_unit_is_accounted_for_when_requests_are_of_every_kind(keyspace: K
 
 
 class CheckThenIncrement:
-    """The counters of a real store, used as everybody does first: look whether there is room, then count."""
+    """The counters of a real store, used in the obvious way: look whether there is room, then count."""
 
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
@@ -192,7 +192,7 @@ def test_event_loops_in_several_threads_share_a_store(keyspace: Keyspace) -> Non
 
 
 def test_loops_that_ended_are_forgotten_with_their_connections(keyspace: Keyspace) -> None:
-    """Nobody has to close the store for each of them; whatever was left open would be complained about here."""
+    """The store need not be closed for each of them; a connection left open would be a warning here."""
     store = AsyncRedisStore(keyspace.server.url, prefix=keyspace.prefix, deadline=30, secret="of these tests")
 
     async def work() -> Verdict:

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a question: the store goes on, and nobody gets another's answer."""
+"""Ctrl-C in the middle of a call: the store goes on, and no reply reaches the wrong caller."""
 
 import subprocess
 import sys

@@ -337,7 +337,7 @@ def test_a_slot_without_owner_fails_only_its_own_operations(face: str, own: Clus
 
 
 def few_clients(server: Server) -> bool:
-    """A server sees late that somebody has hung up, so what it counts comes down to the bound."""
+    """A server notices late that a client has hung up, so its count comes down to the bound."""
     return clients(server, "threads") <= 3 + 1 and clients(server, "tasks") <= 4 + 1
 
 

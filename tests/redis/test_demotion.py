@@ -1,4 +1,4 @@
-"""A server that was demoted is left for whoever took its place; and an error is its caller's own."""
+"""A server that was demoted is left for its successor; and an error belongs to one caller."""
 
 import asyncio
 from collections.abc import Callable, Iterator

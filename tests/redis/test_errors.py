@@ -288,16 +288,16 @@ def test_a_certificate_of_an_unknown_authority_is_refused(keyspace: Keyspace, tm
             assert "certificate verify failed" in str(outcome.error)
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- servers that are no Redis
 
 
 @contextmanager
 def stranger(answer: bytes) -> Iterator[str]:
-    """The URL of something that loads scripts as a server does, and answers whoever runs one with `answer`."""
+    """The URL of a server that loads scripts as Redis does, and replies to each run with `answer`."""
 
     def serve(connection: socket.socket) -> None:
         reader = hiredis.Reader()
-        with connection, suppress(OSError, hiredis.ProtocolError):  # whoever is gone, or speaks TLS
+        with connection, suppress(OSError, hiredis.ProtocolError):  # the client is gone, or speaks TLS
             while chunk := connection.recv(65_536):
                 reader.feed(chunk)
                 while (command := reader.gets()) is not False:

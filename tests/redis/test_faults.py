@@ -1,4 +1,4 @@
-"""Scripts flushed, replies lost, callers that give up: charged at most once, and nobody hears another's answer."""
+"""Scripts flushed, replies lost, callers that give up: charged at most once, and no reply reaches the wrong caller."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_hold_whose_reply_was_lost_can_be_released_by_asking_again(proxy: Faul
         hold = acquire(HOLD, id=b"made by the caller")
         proxy.replies = Flow(cut_after=0)
         assert failed(one(store, hold)).charged == "unknown"
-        assert used(witness, HOLD) == 1, "the place is taken, and nobody knows by whom"
+        assert used(witness, HOLD) == 1, "the place is taken, by an unknown caller"
         proxy.replies = Flow()
         again = decided(one(store, hold))
         assert again
@@ -395,7 +395,7 @@ def test_closing_lets_threads_finish_and_fails_calls_that_wait(proxy: FaultProxy
     proxy.when(lambda counts: counts.requests.seen > seen)
     wait_until(lambda: len(the_link(store)._turns) == 2, "two threads that wait")
     store.close()
-    wait_until(lambda: len(outcomes) == 2, "the answers to those who wait")
+    wait_until(lambda: len(outcomes) == 2, "the outcomes of waiting calls")
     assert {failed(outcome).charged for outcome in outcomes} == {"no"}
     proxy.replies = Flow()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The guard around a real server: who hangs is soon not asked any more, waiting is bounded, and it comes back alone."""
+"""The guard before a real server: calls to a hanging server stop and resume, and waiting is bounded."""
 
 from __future__ import annotations
 
@@ -124,25 +124,25 @@ def test_a_limiter_answers_while_its_server_is_away_and_tells_it_afterwards(
         opened(keyspace.server.url, prefix=keyspace.prefix) as direct,
     ):
         limiter = Limiter(store, hook=told.append)
-        wait_until(lambda: limiter.acquire("somebody", quota).source == "store", "an answer")
+        wait_until(lambda: limiter.acquire("another key", quota).source == "store", "an answer")
         proxy.refuse()
         wait_until(lambda: is_cut_off(proxy, limiter, quota), "the first answer without the store")
         for _ in range(5):
             assert limiter.acquire("alice", quota).source == "local"
         assert any(isinstance(event, Degraded) and event.source == "local" for event in told)
         proxy.accept()
-        wait_until(lambda: limiter.acquire("somebody", quota).source == "store", "the store's own answers")
+        wait_until(lambda: limiter.acquire("another key", quota).source == "store", "the store's own answers")
         wait_until(lambda: tick(limiter, quota) and used(direct, quota) == 5, "the store knows of all five")
 
 
 def is_cut_off(proxy: FaultProxy, limiter: Limiter, quota: str) -> bool:
-    proxy.reset()  # whoever was just being accepted, too
-    return limiter.acquire("somebody", quota).source == "local"
+    proxy.reset()  # a connection that was just accepted, too
+    return limiter.acquire("another key", quota).source == "local"
 
 
 def tick(limiter: Limiter, quota: str) -> bool:
-    """Whoever comes by has done what is due."""
-    limiter.acquire("somebody", quota)
+    """A call starts the due work."""
+    limiter.acquire("another key", quota)
     return True
 
 
@@ -158,7 +158,7 @@ async def test_an_async_limiter_answers_while_its_server_is_away(keyspace: Keysp
             proxy.refuse()
             verdict = await limiter.acquire("alice", QUOTA)
             while not verdict.degraded:
-                proxy.reset()  # whoever was just being accepted, too
+                proxy.reset()  # a connection that was just accepted, too
                 verdict = await limiter.acquire("alice", QUOTA)
             assert (verdict.source, verdict.allowed) == ("closed", False)
             proxy.accept()

@@ -1,4 +1,4 @@
-"""The Redis store where Sentinels name the server: whom it follows, and what lives and dies with it."""
+"""The Redis store where Sentinels name the server: which server it follows, and its thread and connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.rig.topologies import insist
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[SentinelSet]:
-    """One whose primary may hand over; nobody is promoted because the machine stood still."""
+    """A set whose primary may hand over; no replica is promoted because the machine stood still."""
     with SentinelSet(down_after=60_000) as sentinel_set:
         yield sentinel_set
 
@@ -102,13 +102,13 @@ def test_however_many_callers_fail_looks_are_bounded(own: SentinelSet) -> None:
 
         work(0.3)
         primary = own.primary
-        # A server sees late that somebody has hung up, so what it counts comes down to the bound.
+        # A server notices late that a client has hung up, so its count comes down to the bound.
         wait_until(lambda: clients(primary, "threads") <= 3 and clients(primary, "tasks") <= 4, "few connections")
         primary.freeze()
         looks = seconds = 0.0
         try:
             while looks < 2:
-                assert seconds < DEADLINE, "somebody looks, if not at once"
+                assert seconds < DEADLINE, "the thread looks, if not at once"
                 more, took = work(3.0)
                 looks, seconds = looks + more, seconds + took
         finally:

@@ -20,7 +20,7 @@ SECRETS = ("s3cret", "0ther", "wr0ng")
 
 
 def check_refused(face: str, url: str, expected: str, *, transient: bool, **options: Any) -> None:
-    """With a deadline of half a minute, which nobody waits for."""
+    """A deadline of half a minute, for calls that fail sooner."""
     with facing(face, url, **options) as asked:
         for op in (spanning("a"), spanning("a", "b", "c")):
             tls = asked.store.settings.kind == "tls"
@@ -151,7 +151,7 @@ def test_a_certificate_that_is_not_trusted_is_refused(face: str, guarded_set: Se
         assert not any(secret in str(refused.error) for secret in SECRETS)
 
 
-# ---------------------------------------------------------------- whoever is not there, or not what was meant
+# ---------------------------------------------------------------- servers that are absent, or of another kind
 
 
 @for_both_faces

@@ -124,5 +124,5 @@ def clients(server: Server, name: str) -> int:
 
 
 def all_threads() -> int:
-    """Those of this process, whoever started them."""
+    """Return all threads of this process."""
     return len(list(Path("/proc/self/task").iterdir()))

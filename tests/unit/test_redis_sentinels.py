@@ -1,4 +1,4 @@
-"""The primary of a service: what Sentinels announce, and whom to believe."""
+"""The primary of a service: announcements and replies of Sentinels, and which are believed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +48,7 @@ class Told(SentinelTopology):
         return {SEED: self.said}
 
     def _listen(self, sentinels: Sequence[Node]) -> None:
-        """There is nobody."""
+        """No Sentinel publishes."""
 
     def _role_of(self, node: Node) -> list[Any] | None:
         if node in self.replicas:
@@ -91,7 +91,7 @@ def test_an_announcer_that_hangs_up_ends_the_listening_and_not_the_looking() -> 
 def test_a_primary_that_handed_over_is_believed_about_its_successor() -> None:
     told = Told(3, OLD)
     told.replicas[OLD] = NEW
-    assert told.primary() == OLD  # nobody doubts it
+    assert told.primary() == OLD  # there is no doubt
     told.watch._suspects.add(OLD)
     assert told.primary() == NEW
     assert told.primary() == NEW  # although the Sentinel names the old one still

@@ -1,4 +1,4 @@
-"""Who is to be asked: what nodes of a cluster say, and whom to believe."""
+"""The servers that decide: replies of cluster nodes and Sentinels, and which are believed."""
 
 import _thread
 from collections.abc import Sequence
@@ -157,7 +157,7 @@ class Sentinels(SentinelTopology):
 def test_the_newest_epoch_of_all_sentinels_is_believed() -> None:
     sentinels = Sentinels()
     assert sentinels.hear(s1=(3, "old"), s2=(4, "new")) == Node("new", 1)
-    assert sentinels.hear(s1=(3, "old")) == Node("new", 1), "who was replaced does not come back by hearsay"
+    assert sentinels.hear(s1=(3, "old")) == Node("new", 1), "a replaced server does not come back by an old epoch"
     assert sentinels.hear(s1=(5, "old")) == Node("old", 1)
     assert sentinels.nodes == {Node("old", 1)}
 
@@ -168,7 +168,7 @@ def test_after_an_announcement_its_sentinel_is_queried() -> None:
     sentinels.said(s1=(4, "new"), s2=(3, "old"))
     sentinels.received()
     assert sentinels.node(0) == Node("new", 1)
-    assert sentinels.hear(s2=(3, "old")) == Node("new", 1), "whoever does not know yet"
+    assert sentinels.hear(s2=(3, "old")) == Node("new", 1), "a Sentinel that does not know yet"
 
 
 def test_an_announcement_of_the_old_primary_is_not_followed() -> None:
@@ -195,7 +195,7 @@ def test_a_primary_that_handed_over_is_left_for_its_successor() -> None:
     sentinels = Sentinels()
     sentinels.hear(s1=(5, "old"))
     sentinels.roles = {"old": [b"slave", b"new", 1]}
-    assert sentinels.hear(s1=(5, "old")) == Node("old", 1), "nobody has doubts"
+    assert sentinels.hear(s1=(5, "old")) == Node("old", 1), "there is no doubt"
     sentinels.watch._thread = Token  # no thread shall look meanwhile
     sentinels.doubt(Node("old", 1))
     assert sentinels.hear(s1=(5, "old")) == Node("new", 1)
