@@ -10,9 +10,9 @@ from typing import Any, overload
 
 from hypothesis import settings
 
+from penstock.engine import lifetime
 from penstock.model import Acquire, Ask, Failed, Op, Outcome, Verdict
 from penstock.quota import Quota
-from penstock.stores.redis import pool
 from penstock.stores.redis.config import Node
 from penstock.stores.redis.pipeline import Pipeline
 from penstock.stores.redis.pool import RedisPool
@@ -113,8 +113,9 @@ def open_files() -> int:
 
 
 def our_threads() -> int:
-    """How many connectors are at work."""
-    return sum(alive._connector() is not None for alive in list(pool._alive))
+    """Return how many connectors run."""
+    pools = [one for one in list(lifetime._alive) if isinstance(one, RedisPool)]
+    return sum(pool._connector() is not None for pool in pools)
 
 
 def our_tasks() -> int:

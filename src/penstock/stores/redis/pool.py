@@ -12,7 +12,6 @@ replies are outstanding is never used again: it is closed, so no reply reaches t
 from __future__ import annotations
 
 import _thread
-import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from weakref import WeakSet, ref
 import hiredis
 
 from penstock.clock import monotonic
-from penstock.engine.lifetime import Token, nobody
+from penstock.engine.lifetime import Token, nobody, renew_in_children
 from penstock.model import Failed
 from penstock.stores.redis.commands import LOADS, Commands, is_demoted, is_unknown_script
 from penstock.stores.redis.config import Node, RedisSettings
@@ -85,7 +84,7 @@ class RedisPool:
         self.guard = guard
         self._closed: Failed | None = None  # why no more commands are sent here
         self._begin()
-        _alive.add(self)
+        renew_in_children(self)
 
     def _begin(self) -> None:
         """Make everything that a forked child must make anew."""
@@ -100,8 +99,14 @@ class RedisPool:
         self._asked = False  # whether there was a call since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as the connector retries
 
+    def _renew(self) -> None:
+        """Leave the parent's sockets alone in a forked child, and connect anew."""
+        for connection in list(self._connections):
+            connection.close()
+        self._begin()
+
     def call(self, command: bytes, until: float) -> Any:
-        """The reply to one question. Raises `NoReply`."""
+        """Return the reply to one command. Raises `NoReply`."""
         guard, began = self.guard, monotonic()
         if guard.shut or began >= until:
             until = self._admitted(began, until)
@@ -346,18 +351,3 @@ class RedisPool:
     def _wake_all(self) -> None:
         while self._turns:
             self._wake_one()
-
-
-_alive: WeakSet[RedisPool] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """Leave the parent's sockets alone, and connect anew."""
-    for pool in list(_alive):
-        for connection in list(pool._connections):
-            connection.close()
-        pool._begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

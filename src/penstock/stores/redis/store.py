@@ -9,16 +9,15 @@ been charged all the same.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
-from weakref import WeakSet
 
 from penstock.clock import SECOND, Clock, Micros, monotonic
 from penstock.engine.engine import Caller, resolve
+from penstock.engine.lifetime import renew_in_children
 from penstock.engine.protocols import Done, Gone
 from penstock.events import Hook
 from penstock.events import nobody as no_hook
@@ -113,7 +112,11 @@ class RedisStore(ServerStore):
         self._pools: dict[Node, RedisPool] = {}
         self._nodes: frozenset[Node] = frozenset()  # of the topology when pools were last dropped
         self._closed = False
-        _alive.add(self)
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        """Replace the lock in a forked child: the thread that held it does not exist there."""
+        self._lock = Lock()
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
         within = self._within if deadline is None else deadline / SECOND
@@ -253,19 +256,6 @@ class RedisStore(ServerStore):
             self.guards.keep(self._nodes)
         for pool in gone:
             pool.close(REPLACED, transient=True)
-
-
-_alive: WeakSet[RedisStore] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """Replace the locks: the threads that held them do not exist in the child."""
-    for store in list(_alive):
-        store._lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _by_node(attempts: Sequence[Attempt]) -> list[list[Attempt]]:

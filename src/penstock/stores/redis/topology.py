@@ -23,10 +23,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, Protocol, TypeVar
-from weakref import WeakSet, ref
+from weakref import ref
 
 from penstock.clock import SECOND, monotonic
-from penstock.engine.lifetime import Token
+from penstock.engine.lifetime import Token, renew_in_children
 from penstock.engine.lifetime import nobody as no_token
 from penstock.model import Failed
 from penstock.stores.redis.config import Node, RedisSettings
@@ -181,7 +181,7 @@ class Watch:
         self.patience = max(PATIENCE, min(settings.deadline_us / SECOND, MOST_PATIENCE))
         self.closed: Failed | None = None
         self._begin()
-        _alive.add(self)
+        renew_in_children(self)
 
     def _begin(self) -> None:
         """Make everything that a forked child must make anew."""
@@ -269,7 +269,7 @@ class Watch:
             return None
         return view
 
-    def restart(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a forked child: it has none of its parent's threads, and leaves its sockets alone."""
         self._begin()
         if (view := self._view()) is not None:
@@ -348,15 +348,3 @@ def _watch(weak: ref[Watch], pipe: WakeUpPipe, token: Token) -> None:
             if any(descriptor != pipe.fileno() for descriptor, _ in ready):
                 view.received()
             del view
-
-
-_alive: WeakSet[Watch] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for watch in list(_alive):
-        watch.restart()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
