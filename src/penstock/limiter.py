@@ -87,18 +87,16 @@ class Limiter(_Limiter[Store, Engine]):
             bound = self._bound[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             bound = self.operations.bind(quota)
-        verdict = None
-        if id is None:
-            local = bound.local
-            if local is not None:
-                time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-                verdict = local(key, cost, time_ns() // 1_000)
-        elif bound.once is not None:
-            verdict = self.operations.decide(key, quota, cost, id)
-        if verdict is not None:
+        local = bound.local
+        if id is None and local is not None:
+            time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+            verdict = local(key, cost, time_ns() // 1_000)
+            if verdict is not None:
+                return verdict
+        elif bound.once is not None and (verdict := self.operations.decide(key, quota, cost, id)) is not None:
             return verdict
         op = self.operations.acquire(key, quota, cost, id=id)
-        ops = (op,) if id is not None or bound.local is None else Declined((op,))
+        ops = (op,) if id is not None or local is None else Declined((op,))
         return verdict_of(self.engine.run(ops)[0])
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
@@ -252,18 +250,16 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
             bound = self._bound[quota]
         except (KeyError, TypeError):  # not seen before; or a list, which has no hash
             bound = self.operations.bind(quota)
-        verdict = None
-        if id is None:
-            local = bound.local
-            if local is not None:
-                time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
-                verdict = local(key, cost, time_ns() // 1_000)
-        elif bound.once is not None:
-            verdict = self.operations.decide(key, quota, cost, id)
-        if verdict is not None:
+        local = bound.local
+        if id is None and local is not None:
+            time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
+            verdict = local(key, cost, time_ns() // 1_000)
+            if verdict is not None:
+                return verdict
+        elif bound.once is not None and (verdict := self.operations.decide(key, quota, cost, id)) is not None:
             return verdict
         op = self.operations.acquire(key, quota, cost, id=id)
-        ops = (op,) if id is not None or bound.local is None else Declined((op,))
+        ops = (op,) if id is not None or local is None else Declined((op,))
         return verdict_of((await self.engine.run(ops))[0])
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:

@@ -222,9 +222,8 @@ class Operations:
         amends = (self.bound.get(quota) or self.bind(quota)).amends
         if mark == NOT_CHARGED or amends is None:
             return None
-        refund, _ = amends
         time_ns = self._time_ns
-        return refund(key, cost, mark, time_ns() // 1_000)
+        return amends.refund(key, cost, mark, time_ns() // 1_000)
 
     def settled(self, charged: Verdict | Receipt, units: int) -> Amended | None:
         """Settle a verdict, if it can be done in this process: a single ask with an id."""
@@ -234,9 +233,8 @@ class Operations:
         amends = (self.bound.get(quota) or self.bind(quota)).amends
         if amends is None or charged[0][6] == NOT_CHARGED or units.__class__ is not int or not 0 <= units <= MAX_COST:
             return None
-        _, settle = amends
         time_ns = self._time_ns
-        return new(Amended, ((settle(charged, units, time_ns() // 1_000),),))
+        return new(Amended, ((amends.settle(charged, units, time_ns() // 1_000),),))
 
     # Time
 

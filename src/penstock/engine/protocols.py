@@ -114,7 +114,8 @@ DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
 """Decide a request with an id: (key, cost, id, now). The id has been checked."""
 
 
-class DirectAmends(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DirectAmends:
     """Amend the verdict of a single ask in this process, without an operation and a batch.
 
     - `refund(key, cost, mark, now)`: give back a charge that had no id; how many units came back.
