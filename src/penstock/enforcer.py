@@ -190,7 +190,7 @@ class RuleFront(Generic[L, D, S]):
         time_ns = self._time_ns  # not called as a method, the slow way to find an attribute
         now = time_ns() // 1_000
         if self.directory is not None and descriptor.__class__ is not Described:
-            descriptor = self.directory.describe(descriptor, now)  # type: ignore[assignment]
+            descriptor = self._described(descriptor, now)
         plan = self._source.current.match(descriptor, now, cost)
         if plan[1] and id is None and not dry and self._shedder is None:  # as on most hot paths
             ruling = self._engine.decide(plan[1], now, Ruling)
@@ -217,12 +217,18 @@ class RuleFront(Generic[L, D, S]):
         """Begin a dry request. The function makes an explanation of its ruling."""
         rules, now = self._source.current, self._now()
         if self.directory is not None and descriptor.__class__ is not Described:
-            descriptor = self.directory.describe(descriptor, now)  # type: ignore[assignment]
+            descriptor = self._described(descriptor, now)
         begun = self._begun(rules.match(descriptor, now, cost), cost, None, now, dry=True)
         return begun, partial(self._explanation, rules, descriptor)
 
     def _now(self) -> Micros:
         return self._time_ns() // 1_000
+
+    def _described(self, descriptor: Descriptor, now: Micros) -> Descriptor:
+        directory = cast("KeyDirectory", self.directory)
+        if isinstance(directory, AsyncKeyDirectory):
+            raise InvalidOption("directory: has to be awaited (expected a descriptor that describe returned)")
+        return directory.describe(descriptor, now)
 
     def _begun(self, plan: Plan, cost: int, id: Id | None, now: Micros, *, dry: bool = False) -> Begun:
         """Return the ruling on a plan if it follows in this process, else what to send to the store."""

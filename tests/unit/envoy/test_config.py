@@ -267,7 +267,7 @@ def test_faults_are_located(text: str, fault: str) -> None:
     assert fault in said[0]
 
 
-def test_all_faults_of_all_files_are_told_at_once() -> None:
+def test_all_faults_of_all_files_are_reported_at_once() -> None:
     said = faults("domain: d\ndescriptors: [{key: '', oops: 1}]", "domain: d", "domain: e\ndescriptors: {}")
     assert len(said) == 4
     assert said[2].startswith("1.yaml:1: domain: 'd': repeated: also in 0.yaml")

@@ -63,13 +63,13 @@ def test_nothing_to_limit_is_an_empty_file() -> None:
         ("key: ip, rate_limit: {unit: day, requests_per_unit: 1}", "d.ip: key 'ip'"),
     ],
 )
-def test_what_a_rule_cannot_say_is_said(descriptor: str, note: str) -> None:
+def test_conversion_notes_what_a_rule_cannot_express(descriptor: str, note: str) -> None:
     _, notes = converted(f"[{{{descriptor}}}]")
     assert len(notes) == 1
     assert notes[0].startswith(note)
 
 
-def test_what_a_rule_cannot_say_of_its_neighbours_is_said() -> None:
+def test_conversion_notes_what_neighbours_lose() -> None:
     _, notes = converted("[{key: k, value: '/a*b'}, {key: k, rate_limit: {unit: day, requests_per_unit: 1}}]")
     assert notes == ("d.k: value '/a*b': in a rule, * within a pattern does not stand for a /",)
 
@@ -97,7 +97,7 @@ def test_the_command_prints_rules_and_notes_apart(tmp_path: Path) -> None:
     assert result.stderr == "d.k: quota_mode: a rule that refuses, refuses\n"
 
 
-def test_the_command_tells_faults(tmp_path: Path) -> None:
+def test_command_prints_faults(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("domain: d\ndescriptors: [{kye: k}]")
     result = _run(tmp_path)
     assert result.exit_code == 1

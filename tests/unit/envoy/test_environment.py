@@ -14,12 +14,12 @@ from penstock.service.settings import Settings, load
 from penstock.stores.redis.config import read_url
 
 
-def test_without_variables_nothing_is_said() -> None:
+def test_environment_without_variables_has_no_values() -> None:
     nothing = Deployment(None, None, None, None, None, Options(), Conduct())
     assert read_environment({"PATH": "/bin", "LOG_FORMAT": "", "CONFIG_TYPE": ""}) == nothing
 
 
-def test_where_the_configuration_is() -> None:
+def test_folder_of_the_configuration_follows_from_the_variables() -> None:
     said = {"RUNTIME_ROOT": "/data", "RUNTIME_SUBDIRECTORY": "ratelimit"}
     assert read_environment(said).folder == Path("/data/ratelimit/config")
     assert read_environment({**said, "RUNTIME_APPDIRECTORY": "limits"}).folder == Path("/data/ratelimit/limits")
@@ -48,7 +48,7 @@ def test_where_the_configuration_is() -> None:
         ({"REDIS_URL": "redis:6379", "CACHE_KEY_PREFIX": "edge:"}, "redis://redis:6379?prefix=edge%3A"),
     ],
 )
-def test_the_store(said: dict[str, str], url: str) -> None:
+def test_url_of_the_store_follows_from_the_variables(said: dict[str, str], url: str) -> None:
     assert read_environment(said).store == url
 
 
@@ -96,7 +96,7 @@ def test_addresses_and_conduct() -> None:
         {"REDIS_URL": "a", "REDIS_TYPE": "ring"},
     ],
 )
-def test_what_cannot_be_honoured_is_refused(said: dict[str, str]) -> None:
+def test_unsupported_variables_are_refused(said: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match=f"^{list(said)[-1]} "):
         read_environment(said)
 
@@ -129,12 +129,12 @@ def test_a_service_that_stands_in_for_the_original_takes_its_settings() -> None:
         ({"PENSTOCK_LISTEN": "127.0.0.1:1"}, ["127.0.0.1:1"]),
     ],
 )
-def test_what_stands_in_listens_where_the_original_does(said: dict[str, str], listen: list[str]) -> None:
+def test_substitute_listens_where_the_original_does(said: dict[str, str], listen: list[str]) -> None:
     settings = load({"envoy_config": "env"}, {"RUNTIME_ROOT": "/data", **said})
     assert [str(address) for address in settings.listen] == listen
 
 
-def test_what_was_encrypted_stays_so(tmp_path: Path) -> None:
+def test_encrypted_ports_stay_encrypted(tmp_path: Path) -> None:
     names = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT")
     said = {name: str(tmp_path / name) for name in names} | {"GRPC_CLIENT_TLS_SAN": "envoy", "LOG_FORMAT": "json"}
     for name in names:
@@ -150,6 +150,6 @@ def test_what_was_encrypted_stays_so(tmp_path: Path) -> None:
     ("said", "fault"),
     [({"PORT": "x"}, "PORT 'x': expected 1 to 65535"), ({}, "envoy_config env .*: expected RUNTIME_ROOT")],
 )
-def test_a_service_does_not_start_with_what_it_cannot_honour(said: dict[str, str], fault: str) -> None:
+def test_service_does_not_start_with_unsupported_variables(said: dict[str, str], fault: str) -> None:
     with pytest.raises(InvalidOption, match=fault):
         load({"envoy_config": "env"}, said)

@@ -51,7 +51,7 @@ def test_a_window_is_the_unit_of_the_clock() -> None:
     assert bench.codes(1, "edge", {"two": "x"}) == [OK]
 
 
-def test_a_refusal_says_what_is_left_and_when_to_come_again() -> None:
+def test_refusal_has_the_rest_and_the_time_to_retry_after() -> None:
     bench = Bench(LIMITS)
     bench.codes(2, "edge", {"two": "x"})
     refusal = bench.one("edge", {"two": "x"})
@@ -63,7 +63,7 @@ def test_a_refusal_says_what_is_left_and_when_to_come_again() -> None:
     assert not Bench(LIMITS, Conduct(retry_after=False)).one("edge", {"none": "x"}).response_headers_to_add
 
 
-def test_what_no_limit_is_for_may_pass() -> None:
+def test_request_without_a_limit_passes() -> None:
     bench = Bench(LIMITS)
     for answer in (bench.one("edge", {"other": "x"}), bench.one("elsewhere", {"two": "x"}, {"five": "x"})):
         assert answer.overall_code == OK
@@ -71,7 +71,7 @@ def test_what_no_limit_is_for_may_pass() -> None:
         assert all(status.limit_remaining == 0 for status in answer.statuses)
 
 
-def test_unlimited_and_never() -> None:
+def test_unlimited_passes_and_a_limit_of_zero_refuses() -> None:
     bench = Bench(LIMITS)
     (status,) = bench.one("edge", {"free": "x"}).statuses
     assert (status.code, status.limit_remaining, status.HasField("current_limit")) == (OK, 2**32 - 1, False)
@@ -82,7 +82,7 @@ def test_unlimited_and_never() -> None:
     assert status.duration_until_reset.seconds == 86_400 - 1_700_000_000 % 86_400
 
 
-def test_the_largest_limit_is_told_exactly() -> None:
+def test_largest_limit_is_shown_exactly() -> None:
     (status,) = Bench(LIMITS).one("edge", {"big": "x"}).statuses
     assert (status.current_limit.requests_per_unit, status.limit_remaining) == (2**32 - 1, 2**32 - 2)
 
@@ -226,7 +226,7 @@ def test_in_quota_mode_one_quota_that_is_left_suffices() -> None:
     assert Bench(LIMITS, Conduct(quota_mode=True)).codes(3, "edge", {"two": "x"}, {"five": "x"}) == [OK, OK, OK]
 
 
-def test_headers_tell_of_the_descriptor_that_is_nearest_its_limit() -> None:
+def test_headers_show_the_descriptor_that_is_nearest_its_limit() -> None:
     bench = Bench(LIMITS, Conduct(headers=("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")))
 
     def headers() -> dict[str, str]:
@@ -257,7 +257,7 @@ def test_requests_may_bring_a_limit_along() -> None:
     assert bench.codes(1, "edge", ({"any": "x"}, (0, 3))) == [OVER]
 
 
-def test_metadata_of_limits_that_were_kept_is_told_if_that_is_wanted() -> None:
+def test_metadata_of_limits_that_were_kept_is_sent_on_demand() -> None:
     text = """
     domain: edge
     descriptors:
@@ -306,7 +306,7 @@ def test_an_interval_and_a_burst_are_kept_too() -> None:
         (b"\x0a\x04edge\x12\x02\x20\x01", "is_negative_hits"),
     ],
 )
-def test_what_means_nothing_fails_alone(data: bytes, text: str) -> None:
+def test_invalid_request_fails_alone(data: bytes, text: str) -> None:
     bench = Bench(LIMITS)
     before, bad, after = bench.ask(request("edge", {"two": "x"}), data, request("edge", {"two": "x"}))
     assert [one.response.overall_code for one in (before, after)] == [OK, OK]
@@ -337,7 +337,7 @@ def test_plans_of_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, bench.method._plans)) <= 512
 
 
-def test_the_store_gets_less_time_from_those_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_of_the_store_is_shorter_for_callers_with_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.engine.batch.monotonic", lambda: 100.0)
     bench = Bench(LIMITS)
     asked: list[tuple[int, int | None]] = []
@@ -365,7 +365,7 @@ class Failing:
         done([failed if at in self._failing else outcome for at, outcome in enumerate(outcomes)])
 
 
-def test_where_nobody_may_answer_in_the_place_of_the_store_the_request_fails_alone() -> None:
+def test_request_fails_alone_if_neither_store_nor_fallback_decides() -> None:
     bench = Bench(LIMITS)
     bench.method._engine, bench.method._bind = Failing(bench, {1, 2}), None  # type: ignore[assignment]
     one, two, three = bench.ask(*[request("edge", {"two": "x"})] * 2, request("edge", {"two": "y"}, {"five": "y"}))
@@ -373,7 +373,7 @@ def test_where_nobody_may_answer_in_the_place_of_the_store_the_request_fails_alo
     assert two.failures == three.failures == [(14, "the store could not answer")]
 
 
-def test_one_who_cannot_be_answered_keeps_nobody_from_an_answer() -> None:
+def test_error_while_answering_one_call_leaves_the_others_alone() -> None:
     class Broken(Asked):
         def answer(self, data: bytes) -> None:
             raise RuntimeError
@@ -388,7 +388,7 @@ def test_one_who_cannot_be_answered_keeps_nobody_from_an_answer() -> None:
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_whoever_measures_is_told_of_every_batch(bound: bool) -> None:
+def test_observer_hears_of_every_batch(bound: bool) -> None:
     told: list[tuple[object, ...]] = []
 
     class Observer:

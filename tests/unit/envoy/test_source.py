@@ -63,7 +63,7 @@ def test_a_folder_that_became_bad_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "empty"])
-def test_there_must_be_something_to_begin_with(tmp_path: Path, name: str) -> None:
+def test_source_needs_a_valid_configuration_to_begin_with(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidRules, match=r"no file in it|No such file"):
         ConfigSource(tmp_path / name)

@@ -58,7 +58,7 @@ def test_a_watcher_is_told_at_once_and_when_the_service_drains(service: str, fir
     assert not rig.watch.watchers
 
 
-def test_who_watches_a_service_that_drains_is_told_and_let_go() -> None:
+def test_watcher_of_a_draining_service_is_told_and_its_stream_ends() -> None:
     rig = Rig()
     rig.ready = False
     rig.talk.send(request(1, WATCH, question()))
@@ -66,7 +66,7 @@ def test_who_watches_a_service_that_drains_is_told_and_let_go() -> None:
     assert (answer.body, answer.trailers[b"grpc-status"]) == (NOT_SERVING, b"14")
 
 
-def test_who_has_not_asked_yet_when_the_service_drains_is_let_go() -> None:
+def test_watcher_without_a_request_ends_when_the_service_drains() -> None:
     rig = Rig()
     rig.talk.send(frame(HEADERS, END_HEADERS, 1, block(WATCH)) + frame(DATA, 0, 1, question()[:3]))
     rig.drain()
@@ -94,14 +94,14 @@ def test_a_watcher_that_takes_nothing_is_told_when_it_does() -> None:
         ((*WATCH, (b"grpc-encoding", b"deflate")), b"\1" + question()[1:], b"13"),
     ],
 )
-def test_what_means_nothing_is_refused(fields: tuple[Header, ...], body: bytes, status: bytes) -> None:
+def test_invalid_watch_request_is_refused(fields: tuple[Header, ...], body: bytes, status: bytes) -> None:
     rig = Rig()
     rig.talk.send(request(1, fields, body))
     assert rig.talk.reader.answer(rig.talk.said(), 1).headers[b"grpc-status"] == status
     assert not rig.watch.watchers
 
 
-def test_a_question_may_be_packed() -> None:
+def test_watch_request_may_be_compressed() -> None:
     rig = Rig()
     packed = gzip.compress(HealthCheckRequest(service="ratelimit").SerializeToString())
     body = b"\1" + pack(packed)[1:]
@@ -109,14 +109,14 @@ def test_a_question_may_be_packed() -> None:
     assert [one.payload for one in rig.talk.said() if one.kind == DATA] == [SERVING]
 
 
-def test_what_is_no_grpc_is_told_so() -> None:
+def test_watch_without_grpc_is_answered_with_415() -> None:
     rig = Rig()
     rig.talk.send(request(1, WATCH[:3], b"x"))
     assert rig.talk.reader.answer(rig.talk.said(), 1).headers[b":status"] == b"415"
     assert not rig.watch.watchers
 
 
-def test_who_has_gone_is_forgotten() -> None:
+def test_watcher_that_has_gone_is_forgotten() -> None:
     rig = Rig()
     rig.talk.send(request(1, WATCH, question()) + request(3, WATCH, question()))
     rig.talk.send(reset(1, Code.CANCEL))
@@ -126,7 +126,7 @@ def test_who_has_gone_is_forgotten() -> None:
     assert rig.talk.session.streams.abandoned == 0
 
 
-def test_there_is_an_end_to_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_watchers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "MAX_WATCHERS", 1)
     rig = Rig()
     rig.talk.send(request(1, WATCH, question()))

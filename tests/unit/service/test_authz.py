@@ -26,7 +26,7 @@ def ask(desk: Desk, path: bytes, *headers: Header, method: bytes = b"GET", peer:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_envoy_asks_by_method_and_the_rest_of_the_path(shared: bool) -> None:
+def test_envoy_describes_the_request_by_method_and_the_rest_of_the_path(shared: bool) -> None:
     desk = Desk(RULES, shared=shared)
     answer = ask(desk, ENVOY + b"/orders/1?page=2", method=b"POST")
     assert (answer.status, answer.body) == (200, b"")
@@ -41,7 +41,7 @@ def test_envoy_asks_by_method_and_the_rest_of_the_path(shared: bool) -> None:
     assert ("/v1/authz", [429]) in desk.observer.answers
 
 
-def test_nginx_asks_by_headers_and_is_refused_as_it_can_understand() -> None:
+def test_nginx_describes_the_request_by_headers_and_is_refused_with_403() -> None:
     desk = Desk(RULES)
     asked = ((b"x-original-uri", b"/orders/1?page=2"), (b"x-original-method", b"POST"))
     assert ask(desk, NGINX, *asked).status == 200
@@ -52,13 +52,13 @@ def test_nginx_asks_by_headers_and_is_refused_as_it_can_understand() -> None:
     assert (blocked.status, blocked.headers[b"x-penstock-status"], blocked.json["detail"]) == (403, b"403", "Go away.")
 
 
-def test_traefik_asks_by_other_headers() -> None:
+def test_traefik_describes_the_request_by_other_headers() -> None:
     desk = Desk(RULES)
     asked = ((b"x-forwarded-uri", b"/orders/1?page=2"), (b"x-forwarded-method", b"POST"))
     assert [ask(desk, TRAEFIK, *asked).status for _ in range(2)] == [200, 429]
 
 
-def test_headers_of_another_way_are_not_believed() -> None:
+def test_headers_of_other_proxies_are_ignored() -> None:
     """A client may send them, and the proxy does not overwrite them."""
     desk = Desk(RULES)
     lies = ((b"x-original-uri", b"/free"), (b"x-original-method", b"GET"))
@@ -70,13 +70,13 @@ def test_headers_of_another_way_are_not_believed() -> None:
     assert ask(desk, NGINX, *lies, *truth).status == 403
 
 
-def test_a_request_that_does_not_say_its_path_is_an_error() -> None:
+def test_request_without_a_path_is_an_error() -> None:
     answer = ask(Desk(RULES), NGINX)
     assert (answer.status, answer.json["code"]) == (400, "missing_header")
     assert answer.json["detail"] == "x-original-uri: missing (expected the path that the client asked for)"
 
 
-def test_the_client_is_who_the_proxy_says_it_is() -> None:
+def test_client_address_is_the_one_that_the_proxy_reports() -> None:
     desk = Desk(RULES)
 
     def status(*hops: bytes, options: AuthzOptions | None = None) -> int:
@@ -91,7 +91,7 @@ def test_the_client_is_who_the_proxy_says_it_is() -> None:
     assert status(b"unknown") == 429
 
 
-def test_more_proxies_are_trusted_if_they_are_there() -> None:
+def test_more_proxies_are_trusted_if_the_options_say_so() -> None:
     desk = Desk(RULES, authz=AuthzOptions(trusted_proxies=2))
     one = (b"x-forwarded-for", b"192.0.2.1, 10.0.0.9")
     assert [ask(desk, ENVOY + b"/orders/1", one, method=b"POST").status for _ in range(2)] == [200, 429]
@@ -140,7 +140,7 @@ def test_hidden_rules_show_no_policy() -> None:
         (b"/%FF", "/\ufffd"),
     ],
 )
-def test_there_is_one_way_to_write_a_path(raw: bytes, path: str) -> None:
+def test_path_is_matched_in_one_canonical_form(raw: bytes, path: str) -> None:
     assert plain(raw) == path
 
 
@@ -151,7 +151,7 @@ def test_a_target_with_scheme_and_host_is_its_path(uri: bytes) -> None:
     assert [ask(desk, NGINX, *asked).status for _ in range(2)] == [200, 403]
 
 
-def test_a_fault_of_our_own_is_500_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_500_and_other_calls_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(RULES)
 
     def broken(*_: object) -> None:

@@ -16,7 +16,7 @@ def check(user: str, path: str = "/orders/1", **fields: object) -> dict[str, obj
     return {"descriptor": {"path": path, "user": user}, **fields}
 
 
-def test_an_admitted_request_is_told_what_is_left_and_which_headers_to_copy(desk: Desk) -> None:
+def test_admitted_request_has_the_rest_and_the_headers_to_copy(desk: Desk) -> None:
     answer = desk.post("/v1/check", check("alice"))
     assert (answer.status, answer.headers) == (200, {b"content-type": b"application/json"})
     assert answer.json == {
@@ -36,7 +36,7 @@ def test_an_admitted_request_is_told_what_is_left_and_which_headers_to_copy(desk
     }
 
 
-def test_a_refusal_is_an_answer_and_says_when_to_come_again(desk: Desk) -> None:
+def test_refusal_is_an_answer_with_the_time_to_retry_after(desk: Desk) -> None:
     for _ in range(3):
         assert desk.post("/v1/check", check("alice")).json["allowed"]
     answer = desk.post("/v1/check", check("alice"))
@@ -47,14 +47,14 @@ def test_a_refusal_is_an_answer_and_says_when_to_come_again(desk: Desk) -> None:
     assert desk.post("/v1/check", check("bob")).json["allowed"]
 
 
-def test_what_no_rule_limits_passes_and_tells_no_limit(desk: Desk) -> None:
+def test_request_without_a_rule_passes_and_shows_no_limit(desk: Desk) -> None:
     answer = desk.post("/v1/check", check("alice", "/elsewhere")).json
     assert (answer["allowed"], answer["rule"], answer["limit"], answer["remaining"]) == (True, "", None, None)
     assert answer["headers"] == {}
     assert desk.post("/v1/check", check("alice", "/health")).json["rule"] == "health"
 
 
-def test_a_blocked_request_is_told_in_the_words_of_its_rule(desk: Desk) -> None:
+def test_blocked_request_has_the_message_of_its_rule(desk: Desk) -> None:
     answer = desk.post("/v1/check", check("alice", "/banned")).json
     assert (answer["allowed"], answer["status"], answer["reason"]) == (False, 403, "blocked")
     assert (answer["rule"], answer["message"], answer["limit"]) == ("banned", "Go away.", None)
@@ -170,13 +170,13 @@ def test_a_refund_gives_back_what_is_still_charged(desk: Desk) -> None:
     assert desk.post("/v1/check", check("alice")).json["remaining"] == 2
 
 
-def test_only_who_was_admitted_and_asked_for_one_gets_a_receipt(desk: Desk) -> None:
+def test_receipt_is_given_on_demand_and_to_admitted_requests_only(desk: Desk) -> None:
     assert "receipt" not in desk.post("/v1/check", check("alice")).json
     assert "receipt" in desk.post("/v1/check", check("alice", receipt=True)).json
     assert "receipt" not in desk.post("/v1/check", check("alice", "/banned", receipt=True)).json
 
 
-def test_calls_of_all_kinds_are_one_batch_and_the_observer_is_told_once() -> None:
+def test_calls_of_all_kinds_are_one_batch_and_the_observer_is_called_once() -> None:
     desk = Desk(shared=True)
     calls = [
         ByHand(b"POST", b"/v1/check", json.dumps(check("alice")).encode()),
@@ -197,7 +197,7 @@ def test_calls_of_all_kinds_are_one_batch_and_the_observer_is_told_once() -> Non
     assert sorted(desk.observer.answers) == sorted((route, [200]) for route in routes)
 
 
-def test_who_wants_it_is_told_of_each_counter(desk: Desk) -> None:
+def test_decisions_of_all_counters_are_given_on_demand(desk: Desk) -> None:
     wanted = check("alice", "/orders", decisions=True)
     first, second = (desk.post("/v1/check", wanted).json["decisions"] for _ in range(2))
     assert [(one["rule"], one["quota"], one["advisory"]) for one in first] == [

@@ -95,7 +95,7 @@ def test_an_empty_batch_runs_nothing() -> None:
     assert desk.held.waiting == []
 
 
-def test_a_store_that_cannot_answer_is_an_error_to_who_asked() -> None:
+def test_failure_of_the_store_is_an_error_of_its_request_alone() -> None:
     desk = Desk(shared=True)
     results = begin(desk.decider, Asked(ALICE), Asked({"path": "/banned"}))
     desk.held.go([Failed(StoreError("gone", transient=True), "no")])
@@ -104,7 +104,7 @@ def test_a_store_that_cannot_answer_is_an_error_to_who_asked() -> None:
     assert isinstance(blocked, Ruling)
 
 
-def test_the_store_may_take_what_a_rule_says_or_the_budget_but_no_longer_than_the_caller_waits() -> None:
+def test_deadline_is_that_of_the_rule_or_the_budget_and_ends_before_the_caller_gives_up() -> None:
     rules = RULES + "  - {id: slow, match: {path: /slow}, key: user, quota: 1/s, deadline: 20ms}\n"
     desk = Desk(rules, shared=True)
 
@@ -122,7 +122,7 @@ def test_the_store_may_take_what_a_rule_says_or_the_budget_but_no_longer_than_th
     assert deadline("/orders/1", -1) == 1_000
 
 
-def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
+def test_short_deadline_of_one_caller_does_not_shorten_those_of_others() -> None:
     desk = Desk(shared=True)
     batch = Batch(desk.decider.engine, desk.decider.observer)
     results: list[Any] = []
@@ -134,7 +134,7 @@ def test_who_is_in_a_hurry_costs_nobody_else_the_stores_answer() -> None:
     assert len(results) == 3
 
 
-def test_one_who_cannot_be_told_hears_so_and_keeps_nobody_from_their_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_while_answering_one_request_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(shared=True)
     batch = Batch(desk.decider.engine, desk.decider.observer)
     results: list[Any] = []
@@ -155,7 +155,7 @@ def test_one_who_cannot_be_told_hears_so_and_keeps_nobody_from_their_answer(capl
     assert "RuntimeError" in caplog.text
 
 
-def test_hooks_are_told_of_decisions_and_not_of_peeks(desk: Desk) -> None:
+def test_hooks_hear_of_decisions_and_not_of_peeks(desk: Desk) -> None:
     events: list[object] = []
     desk.decider.enforcer._hook = events.append
     decide(desk, Asked(ALICE), Asked(ALICE, dry=True), Asked({"path": "/banned"}))
@@ -198,7 +198,7 @@ def test_a_shedder_counts_requests_until_they_are_answered(desk: Desk) -> None:
     assert shedder.inside == 0
 
 
-def test_a_directory_that_has_to_be_waited_for_is_refused() -> None:
+def test_asynchronous_directory_is_refused() -> None:
     async def nobody(_: bytes) -> None:
         return None
 
@@ -209,7 +209,7 @@ def test_a_directory_that_has_to_be_waited_for_is_refused() -> None:
         Decider(enforcer, Unobserved())
 
 
-async def test_a_caller_hears_of_a_store_that_breaks() -> None:
+async def test_exception_of_the_store_is_an_error_of_each_request() -> None:
     class Broken:
         async def run(self, *_: object) -> Any:
             raise RuntimeError("alice")

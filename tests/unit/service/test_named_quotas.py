@@ -7,7 +7,7 @@ from penstock.errors import InvalidQuota
 from penstock.service.api.quotas import TOGETHER, KnownQuotas
 
 
-def test_amounts_may_vary_and_names_may_not_without_end() -> None:
+def test_amounts_may_vary_and_the_number_of_names_is_bounded() -> None:
     named = KnownQuotas(Limiter().operations, most=3)
     assert [named.check(f"{limit}/minute") for limit in range(1, 11)] == [f"{n}/minute" for n in range(1, 11)]
     assert named.check(["5/second gcra", "100/hour name a"]) == ["5/second gcra", "100/hour name a"]
@@ -21,7 +21,7 @@ def test_amounts_may_vary_and_names_may_not_without_end() -> None:
         assert named.check(known) == known
 
 
-def test_what_is_no_quota_takes_no_room() -> None:
+def test_invalid_quota_takes_no_room() -> None:
     named = KnownQuotas(Limiter().operations, most=1)
     for _ in range(3):
         with pytest.raises(InvalidQuota):
@@ -29,7 +29,7 @@ def test_what_is_no_quota_takes_no_room() -> None:
     assert named.check("100/minute") == "100/minute"
 
 
-def test_one_call_may_not_name_too_many() -> None:
+def test_call_with_too_many_quotas_is_refused() -> None:
     limiter = Limiter()
     named = KnownQuotas(limiter.operations)
     many = [f"{n}/minute name n{n}" for n in range(1, TOGETHER + 2)]

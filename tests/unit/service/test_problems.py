@@ -135,9 +135,7 @@ def test_a_body_of_another_shape_is_400(path: str, body: bytes, code: str, detai
 
 
 @pytest.mark.parametrize(("path", "body", "code", "detail", "field"), MEANINGS)
-def test_a_body_without_meaning_is_422(
-    path: str, body: dict[str, Any], code: str, detail: str, field: str | None
-) -> None:
+def test_invalid_body_is_422(path: str, body: dict[str, Any], code: str, detail: str, field: str | None) -> None:
     if path == "/v1/check":
         body = {"descriptor": {"path": "/orders/1", "user": "alice"}, **body}
     answer = Desk().post(path, body)
@@ -204,7 +202,7 @@ def test_a_store_that_cannot_answer_is_503_and_says_whether_it_was_charged() -> 
         ("/v1/hold", {"descriptor": {"path": "/orders", "user": "alice"}}),
     ],
 )
-def test_whatever_was_asked_of_a_store_that_cannot_answer_is_503(path: str, body: dict[str, Any]) -> None:
+def test_every_call_is_503_if_the_store_cannot_answer(path: str, body: dict[str, Any]) -> None:
     desk = Desk(shared=True)
     if "descriptor" not in body:
         held = {"key": "alice", "quota": "5 concurrent ttl 30s", "id": "1"}
@@ -216,7 +214,7 @@ def test_whatever_was_asked_of_a_store_that_cannot_answer_is_503(path: str, body
     assert (call.answered.status, call.answered.json["charged"]) == (503, "no")
 
 
-def test_a_fault_of_our_own_is_500_is_logged_by_its_place_and_quotes_nothing(
+def test_internal_error_is_500_and_its_log_line_quotes_no_values(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
