@@ -67,7 +67,7 @@ class Limiter(_Limiter[Store, Engine]):
     estimate that is settled later, and the `limit` decorator does any of these around a function.
 
     `on_failure` says what happens when a shared store cannot answer: "local" (the default: this process decides for its
-    share of the limit), "open", "closed" or "raise". `hook` is told of events; see `penstock.events`. `layers` are
+    share of the limit), "open", "closed" or "raise". `hook` receives events; see `penstock.events`. `layers` are
     a deny cache and a fallback over a shared store, unless you have others in mind.
 
     >>> limiter = Limiter()

@@ -10,10 +10,10 @@ import pytest
 from penstock import AsyncLimiter, Limiter, ManualClock, Quota, StoreError
 from penstock.clock import Micros
 from penstock.engine.engine import AsyncEngine, Engine
-from penstock.engine.protocols import Local
+from penstock.engine.protocols import Done, Gone, Local
 from penstock.events import LayerFailed
-from penstock.layers import Due, Entered, Layer
-from penstock.model import Acquire, Amend, Amended, Ask, Failed, Op, Outcome, Reset, Verdict
+from penstock.layers import DenyCache, Due, Entered, Layer
+from penstock.model import Acquire, Amend, Amended, Ask, Failed, Key, Op, Outcome, Reset, Verdict
 from penstock.stores import AsyncMemoryStore, MemoryStore
 from tests.unit.support import Passing, finish
 
@@ -389,3 +389,96 @@ async def test_whoever_comes_by_has_a_task_do_what_is_due(store: Watched, clock:
     await driver.run([ask("alice")])
     await asyncio.gather(*driver._tasks)
     assert len(store.batches) == 2
+
+
+class Submitting:
+    """An asyncio store that has `submit` and answers when it is told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.inner = MemoryStore(clock=clock)
+        self.sent: list[tuple[Sequence[Op], Done]] = []
+
+    def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
+        self.sent.append((ops, done))
+
+    async def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
+        raise AssertionError("a store with submit is not asked by run")
+
+    async def close(self) -> None: ...
+
+    def answer(self) -> None:
+        for ops, done in self.sent:
+            done(self.inner.run(ops))
+        self.sent.clear()
+
+
+async def test_outcomes_of_a_cancelled_caller_come_back_to_the_layers(clock: ManualClock) -> None:
+    seen: list[Any] = []
+    store = Submitting(clock)
+    engine = AsyncEngine(store, [Recorder("only", seen)], clock)
+    caller = asyncio.ensure_future(engine.run([ask("alice"), ask("bob")]))
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    store.answer()
+    assert [entry[1:3] for entry in seen] == [("down", 2), ("up", 2)]
+
+
+async def test_submitted_operations_pass_the_layers_and_cost_no_task(clock: ManualClock) -> None:
+    seen: list[Any] = []
+    store = Submitting(clock)
+    engine = AsyncEngine(store, [Banned("mallory"), Recorder("below", seen)], clock)
+    told: list[Any] = []
+    engine.submit([ask("mallory"), ask("alice")], None, told.append)
+    assert len(asyncio.all_tasks()) == 1
+    store.answer()
+    ((banned, allowed),) = told
+    assert banned is Banned.REFUSAL
+    assert allowed
+    assert [entry[2] for entry in seen] == [1, 1]
+
+
+async def test_an_error_of_a_submitted_batch_is_handed_over(clock: ManualClock) -> None:
+    store = Submitting(clock)
+    engine = AsyncEngine(store, [Passing()], clock)
+    told: list[Any] = []
+    engine.submit([ask("alice")], None, told.append)
+    ((_, done),) = store.sent
+    done(ZeroDivisionError())
+    assert [type(error) for error in told] == [ZeroDivisionError]
+
+
+async def test_a_store_with_run_alone_is_submitted_to_by_a_task(store: Watched, clock: ManualClock) -> None:
+    engine = AsyncEngine(AsyncMemoryStore(store), [Passing()], clock)
+    told: list[Any] = []
+    engine.submit([ask("alice")], None, told.append)
+    await asyncio.gather(*engine._tasks)
+    assert [verdicts(outcomes) for outcomes in told] == [[True]]
+
+
+def test_a_blocking_engine_submits_before_it_returns(store: Watched, clock: ManualClock) -> None:
+    told: list[Any] = []
+    Engine(store, [Passing()], clock).submit([ask("alice")], None, told.append)
+    Engine(BrokenStore(), [Passing()], clock).submit([ask("alice")], None, told.append)
+    assert verdicts(told[0]) == [True]
+    assert isinstance(told[1], ZeroDivisionError)
+
+
+def test_a_deny_cache_asks_what_is_below_it_where_it_has_no_refusal(store: Watched, clock: ManualClock) -> None:
+    cache, asked = DenyCache(), list[Key]()
+
+    def below(key: Key, cost: int, now: Micros) -> Verdict | None:
+        asked.append(key)
+        return None
+
+    local = cache.bind((QUOTA,), below)
+    assert local is not None
+    assert local("alice", 1, clock.micros) is None
+    engine = Engine(store, [cache], clock)
+    engine.run([ask("alice", 3), ask("alice")])
+    refused = local("alice", 1, clock.micros)
+    assert refused is not None
+    assert not refused
+    assert asked == ["alice"]
+    places = Quota.parse_all("2 concurrent ttl 1m")
+    assert cache.bind(places, below) is below
+    assert cache.bind((QUOTA, *places), None) is None

@@ -1,4 +1,4 @@
-"""Answers that are given in place of the store's, when it has none: everybody passes, or nobody. Pure."""
+"""Answers in place of the store's when it has none: all requests pass, or none does. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from penstock.model import (
 from penstock.quota import CONCURRENCY
 
 COME_BACK: Micros = SECOND
-"""When whoever is refused because the store is gone should try again: by then it may be back."""
+"""When a request that is refused because the store is gone may be retried: by then it may be back."""
 
 
 def marked(verdict: Verdict, source: Source) -> Verdict:
-    """The same verdict, which says who gave it."""
+    """Return the same verdict with its source."""
     return new(Verdict, (*verdict[:6], verdict[6] if len(verdict) > 6 else None, source))
 
 
 def admitted(op: Acquire, now: Micros) -> Verdict:
-    """Everybody passes. Its receipt is worth nothing, but can be given back like any other."""
+    """Return an admission. Its receipt is worth nothing, but can be given back like any other."""
     mark = NOT_CHARGED if op.dry else 0
 
     def answer(ask: Ask) -> Answer:
@@ -41,20 +41,20 @@ def admitted(op: Acquire, now: Micros) -> Verdict:
 
 
 def refused(op: Acquire, now: Micros, source: Source = "closed") -> Verdict:
-    """Nobody passes, whether over a limit or not."""
+    """Return a refusal, whether the request is over a limit or not."""
     answer = False, 0, COME_BACK, COME_BACK, COME_BACK, 0, NOT_CHARGED
     return _verdict(op, [answer] * len(op.asks), now, source)
 
 
 def left_alone(op: Amend) -> Amended:
-    """Nothing came back; and what is held is held, as far as anybody knows."""
+    """Return the outcome of an amendment that changed nothing; places count as held."""
     if op.verb == "renew":
         return Amended(tuple([int(charge.quota.algorithm == CONCURRENCY) for charge in op.receipt.charges]))
     return Amended((0,) * len(op.receipt.charges))
 
 
 def instead(op: Op, now: Micros, *, closed: bool) -> Outcome | None:
-    """What to answer when nothing is known; None if there is no such answer, because somebody has to know better."""
+    """Return what to answer when nothing is known; None for a reset, which cannot be answered without the store."""
     if isinstance(op, Acquire):
         return refused(op, now) if closed else admitted(op, now)
     return left_alone(op) if isinstance(op, Amend) else None

@@ -32,17 +32,17 @@ if hasattr(os, "register_at_fork"):
 # ---------------------------------------------------------------- token
 
 
-# Who is at work, as others know it: by a token that is gone with whoever holds it, however that ended.
+# Whether a thread or timer is alive, known by a token that is gone with its holder, however that ended.
 #
 # An interrupt (Ctrl-C) may end a caller between any two steps: also between noting that a thread is at work, and
 # starting it.
 
 
 class Token:
-    """Whoever holds it is at work; when he is gone, for whatever reason, so is it. Others hold a weak reference."""
+    """An object that lives as long as the thread or timer that holds it. Everything else holds a weak reference."""
 
     __slots__ = ("__weakref__",)
 
 
 def nobody() -> None:
-    """What a reference to somebody who is gone says."""
+    """Return None, as a weak reference to a token that is gone does."""

@@ -66,13 +66,13 @@ class Layer(Protocol):
         """Given the outcomes of what was passed on, the outcomes of everything that entered."""
 
     def due(self, now: Micros) -> Due:
-        """What should be done now without anybody asking. Its outcomes come back through `leave`."""
+        """Return the operations that the layer wants done now. Their outcomes come back through `leave`."""
 
 
 # ---------------------------------------------------------------- observing
 
 
-# What a service tells whoever measures it: once per batch, never per key.
+# What a service reports for measurement: once per batch, never per key.
 
 
 class Observer(Protocol):
@@ -86,7 +86,7 @@ class Observer(Protocol):
 
 
 class Unobserved:
-    """Nobody measures."""
+    """An observer that ignores everything."""
 
     def decided(self, verdicts: Sequence[Verdict], took: Micros) -> None: ...
 

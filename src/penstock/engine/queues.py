@@ -1,7 +1,7 @@
-"""Waiting in line: one line per key and quota, and only its head asks the store.
+"""Queues of waiting requests: one per key and quota, and only the head of a queue asks the store.
 
-So a thousand waiters make one call per admission, not a thousand. A line is nothing but an order: the limiters,
-blocking and asyncio, do the waiting. Lines exist while somebody stands in them.
+So a thousand waiters make one call per admission, not a thousand. A queue is nothing but an order: the limiters,
+blocking and asyncio, do the waiting. A queue exists while it has waiters.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.model import NOT_CHARGED, Decision, Verdict
 from penstock.quota import CONCURRENCY
 
 POLL: Micros = 20_000
-"""How often to look for a released place: nobody announces it, and expiry is only the latest instant it can come."""
+"""How often to look for a released place: it is not announced, and expiry is only the latest instant it can come."""
 
 
 class Waiter:
-    """Somebody in a line. `wake` is called when it has become the head, and tells whether that could be done."""
+    """A waiting request. `wake` is called when it has become the head, and returns whether that was possible."""
 
     __slots__ = ("gone", "name", "wake")
 
@@ -32,25 +32,25 @@ class Waiter:
 
 
 class Line(deque[Waiter]):
-    """Who waits, in order, and how many of them have left. The first one has not."""
+    """Waiters in order, and how many of them have left. The first one has not."""
 
     gone = 0
 
 
 class Lines:
-    """All lines of a limiter."""
+    """All queues of a limiter."""
 
     def __init__(self) -> None:
         self.clear()
         _alive.add(self)
 
     def clear(self) -> None:
-        """Begin anew: in a forked child nobody stands in line, and the lock may have been copied while it was held."""
+        """Begin anew: a forked child has no waiters, and the lock may have been copied while it was held."""
         self._lock = Lock()
         self._lines: dict[Hashable, Line] = {}
 
     def join(self, name: Hashable, wake: Callable[[], bool]) -> Waiter:
-        """Stand in line behind everybody else."""
+        """Add a waiter at the end of a queue."""
         waiter = Waiter(name, wake)
         with self._lock:
             self._lines.setdefault(name, Line()).append(waiter)
@@ -62,7 +62,7 @@ class Lines:
             return line is not None and line[0] is waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Step out, from wherever in the line; a new head is woken, or the one behind if it cannot be."""
+        """Remove `waiter` from wherever it is in its queue; wake the new head, or the next if that is impossible."""
         head: Waiter | None = waiter
         while head is not None:
             head = self._remove(head)
@@ -70,13 +70,13 @@ class Lines:
                 return
 
     def _remove(self, waiter: Waiter) -> Waiter | None:
-        """Take `waiter` out of its line; whoever becomes the head by that.
+        """Remove `waiter` from its queue; return the waiter that becomes the head by that.
 
-        Whoever leaves from the midst is only marked: to look for him would take a step for everybody before him.
+        One that leaves from the midst is only marked: to find it would take a step for each waiter before it.
         """
         with self._lock:
             line = self._lines.get(waiter.name)
-            if line is None or waiter.gone:  # taken out by others, who could not wake it
+            if line is None or waiter.gone:  # removed by another one, which could not wake it
                 return None
             was_head = line[0] is waiter
             waiter.gone = True
@@ -92,7 +92,7 @@ class Lines:
 
 
 def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
-    """How long to wait before asking again after a refusal, with `left` to spend; None if it would be in vain."""
+    """Return how long to wait before the next attempt after a refusal, with `left` to spend; None if it is in vain."""
     refused = [decision for decision in verdict.decisions if not decision.allowed and not decision.advisory]
     rates = [decision for decision in refused if decision.quota.algorithm != CONCURRENCY]
     needed = max((rate.retry_after_us + _delay_when_full(rate) for rate in rates), default=0)
@@ -105,7 +105,7 @@ def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
 
 
 def _delay_when_full(refused: Decision) -> Micros:
-    """How long a request will be delayed once there is room for it in a full queue."""
+    """Return how long a request will be delayed once there is room for it in a full leaky bucket."""
     quota = refused.quota
     if quota.algorithm != "leaky_bucket":
         return 0
@@ -113,7 +113,7 @@ def _delay_when_full(refused: Decision) -> Micros:
 
 
 def turned_away(verdict: Verdict) -> Verdict:
-    """The refusal of somebody who could not wait until it was their turn; of an admission, given back before."""
+    """Return the refusal of a request whose time does not suffice; an admission has been given back before."""
     _, remaining, retry_after, reset_after, more_after, delay, _ = verdict.answer
     answer = False, remaining, max(retry_after, delay, 1), reset_after, more_after, 0, NOT_CHARGED
     return Verdict((answer, *verdict[1:5], (), *((None, verdict.source) if verdict.degraded else ())))

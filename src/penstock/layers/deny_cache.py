@@ -1,17 +1,17 @@
 """Repeats refusals without asking the store again, for at most a second.
 
-Who is over a limit and keeps asking is what a limiter sees most of when it matters. A refusal says for how long it
-holds: until then the same request, or a dearer one, gets the same answer, whoever else comes. So it is never answered
-"yes" here, and "no" only if the store would say so as well, with one exception: what another process gives back or
-resets is noticed up to a second late. A dearer request is told when the cheaper one would have passed, and the quota
-that refused that one, so it may have to ask again then.
+A limiter under load mostly sees keys that are over a limit and keep coming. A refusal says for how long it holds: until
+then the same request, or a dearer one, gets the same answer, whatever other requests come. So the cache never answers
+"yes", and "no" only if the store would refuse as well, with one exception: what another process gives back or resets is
+noticed up to a second late. A dearer request learns when the cheaper one would have passed, and the quota that refused
+it, so it may have to ask again then.
 
-Not repeated are refusals that do something (`count denied`), that end when somebody leaves (`concurrency`), and those
-of requests with an id, or that the store did not decide. What this process gives back, settles, releases or resets is
-forgotten at once.
+Not repeated are refusals that do something (`count denied`), that end when a place is released (`concurrency`), and
+those of requests with an id, or that the store did not decide. What this process gives back, settles, releases or
+resets is forgotten at once.
 
-Refusals are remembered beyond that second, as long as they hold and there is room: who was refused when the store went
-away is not to begin anew (`refused`).
+Refusals are remembered beyond that second, as long as they hold and there is room: a key that was refused when the
+store went away does not begin anew (`refused`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Answers when the store cannot: this host decides for its share, everybody passes, or nobody does.
+"""Answers when the store cannot: this host decides for its share, all requests pass, or none does.
 
     local    each host enforces its share of the limit: divided by the live hosts, but at least a tenth of it. It starts
              with nothing used, except by those known to be refused. So all hosts together admit at most one more budget
              per key and outage, and a unit per host for rounding. Told to the store when it is back.
-    open     everybody passes: where a limit protects less than it would cost to refuse.
-    closed   nobody passes: logins, payments. Not "over the limit" but "cannot say": `Verdict.source` tells them apart.
+    open     all requests pass: where a limit protects less than it would cost to refuse.
+    closed   no request passes: logins, payments. `Verdict.source` tells this apart from "over the limit".
     raise    the caller gets a `StoreError`.
 
 The behaviour is that of the request, or else that of the layer. Every such answer is marked (`Verdict.source`), counted
@@ -61,10 +61,10 @@ MAX_LATER = 10_000
 """How many amendments are kept to be done later."""
 
 AT_ONCE = 64
-"""How many counters are told to the store in one batch."""
+"""How many counters are reported to the store in one batch."""
 
 LOOK_AFTER: Micros = SECOND
-"""How long to wait before the store is told again what it could not be told."""
+"""How long to wait before a failed report to the store is repeated."""
 
 LOG_EVERY: Micros = 10 * SECOND
 MAX_SHARES = 4_096
@@ -89,7 +89,7 @@ class _Own(NamedTuple):
 
 
 class _At:
-    """The clock of a store whose time is told to it."""
+    """The clock of the local store; the layer sets it."""
 
     micros: Micros = 0
 
@@ -106,7 +106,7 @@ class Fallback:
     - `behaviour`: what happens where the request does not say.
     - `hosts`: how many share the limits, if that is known; otherwise they are counted in the store.
     - `max_keys`: how many counters are remembered while the store is gone; at least 4,096.
-    - `known`: the deny cache above, which remembers who was refused.
+    - `known`: the deny cache above, which remembers the refused keys.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class Fallback:
         return bool(self._later or len(self.unreported))
 
     def due(self, now: Micros) -> Due:
-        """Announce this host, and tell the store what it missed, as soon as it can be told."""
+        """Announce this host, and report to the store what it missed, as soon as that is possible."""
         with self._lock:
             announced = self.hosts.announce(now)
             later: list[Amend] = []
@@ -336,7 +336,7 @@ def check_behaviour(behaviour: OnFailure) -> OnFailure:
 
 
 def share_of(quota: Quota, hosts: int | None) -> Quota:
-    """The share of one of so many hosts; if nobody knows how many there are, the least."""
+    """Return the share of one of so many hosts; the least if their number is not known."""
 
     def part(units: int) -> int:
         return max(units // hosts if hosts else 0, math.ceil(units * FLOOR), 1)

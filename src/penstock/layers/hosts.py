@@ -1,9 +1,9 @@
 """How many hosts share the limits: every one of them holds a place in the store, and counts those that are held.
 
 A host is a limiter with a store of its own to fall back on, so usually a process. It announces itself every few
-seconds; who has not done so for a while does not count. When the store is gone the last number stands, and its age can
-be read. A number that falls is believed after a while: a store that came back empty has heard of one host first, not of
-the only one. Pure: the operations and their outcomes go through the layer that asks.
+seconds; one that has not done so for a while does not count. When the store is gone the last number stands, and its age
+can be read. A number that falls is believed after a while: a store that came back empty has heard of one host first,
+not of the only one. Pure: the operations and their outcomes go through the layer that asks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from penstock.quota import CONCURRENCY, Quota
 EVERY: Micros = 3 * SECOND
 FORGOTTEN_AFTER = 60
 """Microseconds between announcements, and seconds after which a host that has not made one is gone. It makes them when
-it is asked something, so who is seldom asked needs time; too many hosts counted are too small a share, too few are too
-large a one.
+it is asked something, so one that is seldom asked needs time; too many hosts counted are too small a share, too few are
+too large a one.
 """
 
 BELIEVED_AFTER = 10 * EVERY
