@@ -36,17 +36,17 @@ MAX_KEY_PART = 1_024
 MAX_KEY_PARTS = 32
 
 Key: TypeAlias = str | tuple[str, ...]
-"""Whom a limit is for: text, or a tuple of texts that never run together. `("a",)` is the same as `"a"`."""
+"""What a limit is for: text, or a tuple of texts that never run together. `("a",)` is the same as `"a"`."""
 
 NOT_CHARGED = -1
 """The mark of a decision that left no charge behind."""
 
 
 OnFailure: TypeAlias = Literal["local", "open", "closed", "raise"]
-"""What happens when the store cannot answer: this host decides, everybody passes, nobody passes, an error is raised."""
+"""What happens when the store cannot answer: this host decides, all requests pass, none passes, an error is raised."""
 
 Source: TypeAlias = Literal["store", "local", "open", "closed"]
-"""Whose answer it is: the store's, or one of those given instead."""
+"""The source of an answer: the store, or what stood in for it."""
 
 Mark: TypeAlias = int | tuple[str, str, int]
 """Where a charge went, by which it is found again.
@@ -159,7 +159,7 @@ class Decision(tuple[Any, ...]):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request would pass if nobody else came; 0 when it passed."""
+        """Seconds until the same request would pass if no other request came; 0 when it passed."""
         return self.retry_after_us / SECOND
 
     @property
@@ -189,7 +189,7 @@ class Verdict(Decision):
     smallest share left (a `min_interval` last). With a single ask there is nothing to choose, and the verdict is the
     only object made. Its sixth item holds the decisions if there were several; the seventh, if the request had an id,
     is the store's own name for its record, which a receipt carries as text; the eighth, if the store could not answer,
-    says who did.
+    names the source of the answer.
     """
 
     __slots__ = ()
@@ -212,17 +212,17 @@ class Verdict(Decision):
 
     @property
     def source(self) -> Source:
-        """Who decided: "store", or what stood in for it: "local", "open", "closed"."""
+        """The source of the answer: "store", or what stood in for it: "local", "open", "closed"."""
         return self[7] if len(self) > 7 else "store"
 
     @property
     def degraded(self) -> bool:
-        """Whether the store could not answer, and another did in its place."""
+        """Whether the store could not answer, and another source did in its place."""
         return len(self) > 7
 
     @classmethod
     def of(cls, decisions: tuple[Decision, ...], record: object = None) -> Self:
-        """The verdict that follows from the decisions on all asks of a request."""
+        """Return the verdict that follows from the decisions on all asks of a request."""
         named = () if record is None else (record,)
         several = decisions if len(decisions) > 1 or decisions[0].advisory else ()
         judged = [decision for decision in decisions if not decision[5]] or decisions
@@ -333,8 +333,8 @@ class Amend(NamedTuple):
     - `renew` holds them for another ttl.
     - `report` charges what was admitted elsewhere, whether it fits or not, into the window it happened in, as far as it
       still counts there. The receipt has no record, and the mark of each charge is the instant of the admission, in
-      microseconds since the epoch by the store's clock; one ahead of it means now. For those who admit in the store's
-      place. Nothing notes that it was done, so report once.
+      microseconds since the epoch by the store's clock; one ahead of it means now. For layers that admit in the store's
+      place. A report is not recorded, so report once.
     """
 
     receipt: Receipt
@@ -385,12 +385,12 @@ def own_mark(mark: Mark) -> int:
 
 
 def check_cost(cost: int, quota: Quota, *, least: int = 1) -> int:
-    """`cost` itself, if it is a whole number that `quota` could ever admit."""
+    """Return `cost` if it is a whole number that `quota` could ever admit."""
     return check_fits(check_units("cost", cost, least=least), quota)
 
 
 def check_fits(cost: int, quota: Quota) -> int:
-    """`cost` itself, if `quota` could ever admit it."""
+    """Return `cost` if `quota` could ever admit it."""
     most = quota.capacity
     if cost > most:
         raise CostExceedsLimit(
@@ -408,7 +408,7 @@ def check_units(what: str, units: int, *, least: int) -> int:
 
 
 def check_key(key: Key) -> Key:
-    """`key` in its one canonical form: text for a single part, else a tuple of texts."""
+    """Return `key` in its canonical form: text for a single part, else a tuple of texts."""
     if isinstance(key, str):
         if not (key.isascii() and 0 < len(key) <= MAX_KEY_PART):
             _check_part("key", key)
@@ -438,7 +438,7 @@ def _check_part(what: str, part: str) -> None:
 
 
 def check_quotas(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
-    """`quotas` themselves, if one request of one key may ask them all."""
+    """Return `quotas` if one request of one key may ask them all."""
     if not quotas:
         raise InvalidRequest("a request without quotas: expected at least one")
     seen = set()

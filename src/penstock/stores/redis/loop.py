@@ -32,8 +32,9 @@ class Callers(list[tuple[Done, Gone, int, int]]):
     __slots__ = ()
 
     def __call__(self, outcomes: list[Outcome] | Exception) -> None:
+        failed = isinstance(outcomes, Exception)
         for done, _, first, last in self:
-            done(outcomes if isinstance(outcomes, Exception) else outcomes[first:last])
+            done(outcomes if failed else outcomes[first:last])  # type: ignore[index]
 
 
 class PartitionCall:

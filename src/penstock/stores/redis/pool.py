@@ -90,9 +90,7 @@ class RedisPool:
         """Make everything that a forked child must make anew."""
         self._lock = Lock()
         self._ended = Event()
-        self._connections: WeakSet[BlockingConnection] = (
-            WeakSet()
-        )  # those that are ready or in use; one lost by an interrupt is not
+        self._connections: WeakSet[BlockingConnection] = WeakSet()  # ready or in use, not lost by an interrupt
         self._ready: list[BlockingConnection] = []
         self._turns: list[ref[Lock]] = []  # of waiting callers: released when a connection may be ready
         self._connector: Callable[[], Token | None] = nobody

@@ -2,7 +2,7 @@
 
 Windows sum the entries that lie in them. `fits` is the definition of each algorithm, and `remaining` what it leaves.
 How long to wait is searched for: instant by instant in principle, by leaps and halving in fact, since what fits now
-also fits later if nobody else comes.
+also fits later if no other request comes.
 """
 
 from __future__ import annotations
