@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from penstock.clock import Micros
-from penstock.model import Ask, Key, OnFailure, Posed, check_fits, new
+from penstock.model import Ask, Key, OnFailure, Posed, check_fits
 from penstock.rules.compiled import CompiledRule, ShortWay
 
 STRICTNESS: tuple[OnFailure, ...] = ("open", "local", "raise", "closed")
@@ -51,11 +51,6 @@ class Plan(NamedTuple):
     course: Course
     posed: tuple[Posed, ...]
     owners: tuple[CompiledRule, ...]
-
-    @property
-    def asks(self) -> tuple[Ask, ...]:
-        """The asks as records, for operations."""
-        return tuple([new(Ask, ask) for ask in self.posed])
 
 
 def course_of(matched: Sequence[CompiledRule], version: str) -> Course:

@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import StoreError
-from penstock.model import Failed, Op, Outcome
+from penstock.model import Ask, Failed, Op, Outcome
 from penstock.rules.model import RuleFile
+from penstock.rules.plan import Plan
 from penstock.rules.ruleset import RuleSet
 
 NOW = 1_700_000_000_000_000
@@ -35,3 +36,8 @@ def rule_set(*rules: dict[str, Any], **others: Any) -> RuleSet:
 
 def _whole(rule: dict[str, Any]) -> dict[str, Any]:
     return rule if rule.get("action", "limit") != "limit" else {"key": "ip", "quota": "100/minute"} | rule
+
+
+def asks_of(plan: Plan) -> list[Ask]:
+    """Return the asks of a plan as records."""
+    return [Ask(*posed) for posed in plan.posed]

@@ -11,7 +11,7 @@ from penstock.errors import InvalidInput, InvalidRequest
 from penstock.rules.entries import key_part, reader
 from penstock.rules.globs import GlobTree, check_pattern
 from penstock.rules.networks import address_of, number_of
-from tests.unit.rules.support import NOW, rule_set
+from tests.unit.rules.support import NOW, asks_of, rule_set
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_ipv6_makes_a_key_by_its_prefix_and_ipv4_as_it_is() -> None:
     rules = rule_set({"id": "a"}, {"id": "b", "key": ["peer", "user"]}, entries={"peer": {"ipv6_prefix": 48}})
 
     def keys(address: str) -> list[Any]:
-        return [ask.key for ask in rules.match({"ip": address, "peer": address}, NOW).asks]
+        return [ask.key for ask in asks_of(rules.match({"ip": address, "peer": address}, NOW))]
 
     assert keys("2001:db8:1:2:3::4") == ["a ip=2001:db8:1:2::/64", ("b", "peer=2001:db8:1::/48", "user")]
     assert keys("2001:db8:1:2::ffff") == keys("2001:db8:1:2:3::4")

@@ -11,13 +11,13 @@ from penstock import Quota
 from penstock.clock import SECOND
 from penstock.errors import CostExceedsLimit, InvalidCost, InvalidRequest
 from penstock.model import check_key
-from tests.unit.rules.support import NOW, rule_set
+from tests.unit.rules.support import NOW, asks_of, rule_set
 
 IP = {"ip": "192.0.2.7"}
 
 
 def asked(rules: Any, descriptor: dict[str, Any], now: int = NOW, cost: int = 1) -> list[tuple[Any, str, int]]:
-    return [(ask.key, str(ask.quota), ask.cost) for ask in rules.match(descriptor, now, cost).asks]
+    return [(ask.key, str(ask.quota), ask.cost) for ask in asks_of(rules.match(descriptor, now, cost))]
 
 
 def matching(rules: Any, **descriptor: Any) -> list[str]:
@@ -114,13 +114,13 @@ def test_what_is_remembered_is_bounded_in_number_and_in_size() -> None:
 
 def test_two_rules_never_share_a_counter_unless_they_say_so() -> None:
     rules = rule_set({"id": "a"}, {"id": "b"}, {"id": "c", "shared": "a"})
-    keys = [ask.key for ask in rules.match(IP, NOW).asks]
+    keys = [ask.key for ask in asks_of(rules.match(IP, NOW))]
     assert len(set(keys)) == 3
 
 
 def test_a_rule_with_a_name_that_looks_like_anothers_key_has_another_counter() -> None:
-    one = rule_set({"id": "a", "key": ["user", "ip"]}).match({"user": "u", "ip": "192.0.2.7"}, NOW).asks[0].key
-    two = rule_set({"id": "a", "key": "user"}).match({"user": "u ip=192.0.2.7"}, NOW).asks[0].key
+    one = asks_of(rule_set({"id": "a", "key": ["user", "ip"]}).match({"user": "u", "ip": "192.0.2.7"}, NOW))[0].key
+    two = asks_of(rule_set({"id": "a", "key": "user"}).match({"user": "u ip=192.0.2.7"}, NOW))[0].key
     assert one != two
 
 
@@ -151,9 +151,9 @@ def test_editing_match_tiers_or_amounts_keeps_the_counter() -> None:
             "tiers": {"quota": {"paid": "900/minute"}},
         }
     )
-    first = before.match(IP, NOW).asks[0]
+    first = asks_of(before.match(IP, NOW))[0]
     for descriptor in ({"path": "/v1"}, {"path": "/v1", "tier": "paid"}):
-        second = after.match(descriptor | IP, NOW).asks[0]
+        second = asks_of(after.match(descriptor | IP, NOW))[0]
         assert (second.key, second.quota.identity) == (first.key, first.quota.identity)
 
 
@@ -171,7 +171,7 @@ def test_rules_that_share_a_counter_ask_it_once_by_the_smallest_limit_and_larges
 def test_a_long_value_is_digested_so_that_keys_stay_short_and_different() -> None:
     rules = rule_set({"id": "a", "key": "user"}, {"id": "b", "key": ["user", "ip"]})
     long, other = "x" * 100_000, "x" * 99_999 + "y"
-    keys = [ask.key for text in (long, other) for ask in rules.match({"user": text, **IP}, NOW).asks]
+    keys = [ask.key for text in (long, other) for ask in asks_of(rules.match({"user": text, **IP}, NOW))]
     assert len(set(keys)) == 4
     for key in keys:
         assert check_key(key) == key
@@ -182,9 +182,9 @@ def test_a_long_value_is_digested_so_that_keys_stay_short_and_different() -> Non
 def test_hostile_texts_make_sound_keys(value: str) -> None:
     for key in [
         ask.key
-        for ask in rule_set({"id": "a", "key": "user"}, {"id": "b", "key": ["user", "ip"]})
-        .match({"user": value}, NOW)
-        .asks
+        for ask in asks_of(
+            rule_set({"id": "a", "key": "user"}, {"id": "b", "key": ["user", "ip"]}).match({"user": value}, NOW)
+        )
     ]:
         assert check_key(key) == key
 
@@ -339,7 +339,7 @@ def test_entries_that_no_rule_looks_at_are_not_looked_at() -> None:
 
 
 def test_quotas_of_one_text_are_one_object() -> None:
-    assert rule_set({"id": "a"}).match(IP, NOW).asks[0].quota is Quota.parse("100/minute")
+    assert asks_of(rule_set({"id": "a"}).match(IP, NOW))[0].quota is Quota.parse("100/minute")
 
 
 def test_a_rule_in_shadow_mode_sets_no_deadline_and_no_priority() -> None:
@@ -359,4 +359,4 @@ def test_of_several_overrides_that_hold_the_first_in_the_file_applies() -> None:
     whom = [{"owner": "other"}, {"tier": "gold"}, {"owner": "acme"}]
     overrides = [{"rule": "a", "for": who, "quota": f"{at}/minute", "until": until} for at, who in enumerate(whom, 1)]
     plan = rule_set({"id": "a"}, overrides=overrides).match({"owner": "acme", "tier": "gold"}, NOW)
-    assert [ask.quota.limit for ask in plan.asks] == [2]
+    assert [ask.quota.limit for ask in asks_of(plan)] == [2]
