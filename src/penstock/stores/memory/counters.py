@@ -42,7 +42,7 @@ class CounterKind(Kind):
         return self.latest.expiry(state)
 
     def weight(self, state: State, now: Micros) -> tuple[float, float]:
-        """The share of the quota that is used, then how long ago that began."""
+        """Return the share of the quota that is used, then how long ago that began."""
         (_, remaining, *_), _ = self.latest.peek(state, 0, now)
         return 1 - remaining / self.quota.capacity, -(self.latest.expiry(state) - now) / self.quota.period_us
 
@@ -88,7 +88,7 @@ class Counters:
         self._kinds: dict[Identity, CounterKind] = {}
 
     def of(self, quota: Quota) -> QuotaCounters:
-        """The counters of `quota`, prepared if they are not yet."""
+        """Return the counters of `quota`, prepared if they are not yet."""
         counters = self.prepared.get(quota)
         if counters is None:
             if len(self.prepared) >= MAX_BOUND:
@@ -100,7 +100,7 @@ class Counters:
         return counters
 
     def at(self, key: Key, quota: Quota) -> KeyCounter:
-        """The counter of `key` for `quota`."""
+        """Return the counter of `key` for `quota`."""
         _, _, _, bound, kind = self.of(quota)
         return KeyCounter(bound, kind, self._stripes.of(key), key)
 

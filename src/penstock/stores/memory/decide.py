@@ -29,9 +29,11 @@ _Found: TypeAlias = tuple[dict[Key, State], Key, State, State]
 
 
 class One(Protocol):
-    """Decides on the counter of a key. Without a `kind` of verdict, key and cost are as users write them."""
+    """Decides on the counter of a key. Unless it was `checked`, the cost is as users write it."""
 
-    def __call__(self, key: Key, cost: int, now: Micros, kind: Any = None, /) -> Any: ...
+    def __call__(
+        self, key: Key, cost: int, now: Micros, kind: type[Any] = Verdict, checked: bool = False, /
+    ) -> Any: ...
 
 
 class Ledger:
@@ -47,16 +49,16 @@ class Ledger:
             ((key, quota, cost, advisory),) = asks
             if not advisory:
                 one = self._ones.get(quota) or self.one(quota)
-                return one(key, cost, now, kind)  # type: ignore[no-any-return]
+                return one(key, cost, now, kind, True)  # type: ignore[no-any-return]
         return self._several(asks, sorted([hash(ask[0]) & MASK for ask in asks]), now, kind)
 
     def one(self, quota: Quota) -> One:
-        """The body for a single counter of `quota`: all that does not depend on key, cost and now is done once."""
+        """Return the body for one counter of `quota`: all that does not depend on key, cost and now is done once."""
         shelves, decide, _, _, counter_kind = self._counters.of(quota)
         newcomer, time_ns = self._newcomer, self._time_ns
 
-        def one(key: Key, cost: int, now: Micros, kind: Any = None) -> Any:
-            if cost is not ONE and kind is None:  # 1 always fits; anything else is looked at, True and 1.0 included
+        def one(key: Key, cost: int, now: Micros, kind: type[Any] = Verdict, checked: bool = False) -> Any:
+            if cost is not ONE and not checked:  # 1 always fits; anything else is looked at, True and 1.0 included
                 cost = charged(quota, cost)
             try:
                 shelf = shelves[hash(key) & MASK]
@@ -71,7 +73,7 @@ class Ledger:
                 except KeyError:
                     if check_key(key) is not key:  # ("a",) is the same as "a"
                         release()
-                        return one(key[0], cost, now, kind)
+                        return one(key[0], cost, now, kind, checked)
                     state, young = newcomer(counter_kind, key, now)
                 answer, after = decide(state, cost, now)
                 if after is not state:
@@ -86,7 +88,7 @@ class Ledger:
                 if shelf.is_owned():
                     release()
                 raise
-            return (kind or Verdict)((answer, now, key, quota, cost, ()))
+            return kind((answer, now, key, quota, cost, ()))
 
         if len(self._ones) >= MAX_BOUND:
             self._ones.clear()
@@ -94,7 +96,7 @@ class Ledger:
         return one
 
     def _newcomer(self, kind: CounterKind, key: Key, now: Micros) -> tuple[State, dict[Key, State]]:
-        """The state of a counter that is not in the young generation, and the one where it is now to be kept.
+        """Return the state of a counter that is not in the young generation, and the generation to keep it in.
 
         Without a state, room is made, and the counter counts as kept.
         """
@@ -106,7 +108,7 @@ class Ledger:
         return state, stripe.shelf(kind, now).young
 
     def together(self, quotas: tuple[Quota, ...]) -> Local:
-        """Decide on several counters of one key, which are all in one stripe."""
+        """Return what decides on several counters of one key, which are all in one stripe."""
         several, ones, enforced = self._several, (1,) * len(quotas), (False,) * len(quotas)
 
         def local(key: Key, cost: int, now: Micros) -> Verdict:
@@ -118,7 +120,7 @@ class Ledger:
         return local
 
     def _several(self, asks: Sequence[Posed], order: Sequence[int], now: Micros, kind: type[V]) -> V:
-        """The body for several counters, whose stripes are `order`."""
+        """Decide on several counters, whose stripes are `order`."""
         acquires, releases, prepared = self._stripes.acquires, self._stripes.releases, self._counters.prepared
         decisions: list[Decision] = []
         found: list[_Found] = []
@@ -135,9 +137,11 @@ class Ledger:
                     shelves, decide, share_of, _, _ = self._counters.of(quota)
                 shelf = shelves[hash(key) & MASK]
                 young = shelf.young
-                state = young.get(key)
-                if state is None and (state := shelf.find(key)) is None:
-                    known = False
+                try:
+                    state = young[key]
+                except KeyError:
+                    state = shelf.find(key)
+                    known = known and state is not None
                 answer, after = decide(state, cost, now)
                 allowed, remaining, _, _, _, delay, _ = answer
                 decision = Decision((answer, now, key, quota, cost, advisory))
@@ -229,5 +233,5 @@ class Ledger:
 
 
 def charged(quota: Quota, cost: int) -> int:
-    """What a request that costs `cost` charges to a counter of `quota`."""
+    """Return what a request that costs `cost` charges to a counter of `quota`."""
     return check_units("cost", cost, least=1) and 1 if quota.flat else check_cost(cost, quota)

@@ -2,9 +2,9 @@
 
 A lock is held for about a microsecond, so asyncio callers share the store without harm. `max_keys` bounds the number
 of counters. When there is no room a newcomer still gets in, and the counter that has used the smallest share of its
-quota makes way: a flood of new keys displaces itself, while who sits at the limit stays remembered, unless it drives
-most of a stripe's other keys to their limits as well. A forgotten counter regains at most one budget. See `stripes`
-for how.
+quota makes way: a flood of new keys displaces itself, while a key at its limit stays remembered, unless the flood
+drives most of a stripe's other keys to their limits as well. A forgotten counter regains at most one budget. See
+`stripes` for how.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MemoryStore:
 
     @property
     def counters(self) -> int:
-        """How many counters are remembered, and records of requests with an id."""
+        """Return how many counters and records of requests with an id are kept."""
         return self._stripes.count()
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
@@ -107,7 +107,7 @@ def check_max_keys(max_keys: int) -> int:
 
 
 class AsyncMemoryStore:
-    """A memory store for asyncio: the same counters, which never make anyone wait."""
+    """A memory store for asyncio: the same counters, which never wait."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -1,7 +1,7 @@
 """Where the memory store keeps its counters: how many, under which locks, and which to forget when there is no room.
 
-**Stripes.** Keys are spread over 256 stripes by hash, each with a lock of its own; whoever needs several takes their
-locks in order. Whatever is kept for one key is in one stripe, so most requests take a single lock.
+**Stripes.** Keys are spread over 256 stripes by hash, each with a lock of its own. A request of several stripes takes
+their locks in order. All counters of one key are in one stripe, so most requests take a single lock.
 
 **Shelves.** Within a stripe, entries of one kind stand on a shelf of their own, under the key as the caller wrote it:
 finding a counter costs no more than the hash that a text remembers. A kind knows its shelves by the stripe's number.
@@ -9,7 +9,7 @@ finding a counter costs no more than the hash that a text remembers. A kind know
 **Generations.** A shelf has two: new and touched entries are in the young one; once that fills half of what a shelf may
 expect of its stripe, or a minute has passed, it becomes the old one. Every newcomer drains a few entries from an old
 generation, shelf after shelf: expired ones are dropped, the others move to the young. So memory is reclaimed a little
-at a time by those who need it, and no call ever scans.
+at a time by the calls that need it, and no call ever scans.
 
 **When full**, of the latest newcomer and the few entries drained from an old generation the one is forgotten that has
 used the smallest share of its quota, and among equals the youngest.
@@ -40,7 +40,7 @@ Slot: TypeAlias = Hashable
 
 
 class Kind(ABC):
-    """What a group of entries has in common: how long they matter, and how much; and where they are.
+    """A group of entries: how long they matter, how much, and where they are.
 
     `shelves` has one for every stripe. Where the kind has no entries it is a bare one that all kinds share, which
     serves to look and to lock, and is never written to.
@@ -53,11 +53,11 @@ class Kind(ABC):
 
     @abstractmethod
     def expiry(self, state: Any) -> Micros:
-        """When `state` stops saying anything."""
+        """Return the instant from which `state` means no more than no state."""
 
     @abstractmethod
     def weight(self, state: Any, now: Micros) -> tuple[float, float]:
-        """How much would be lost with `state`; what weighs least is forgotten first."""
+        """Return how much would be lost with `state`; what weighs least is forgotten first."""
 
 
 class Shelf:
@@ -81,11 +81,11 @@ class Shelf:
         return state
 
     def latest(self) -> dict[Any, Any]:
-        """The generation whose last entry is the latest newcomer."""
+        """Return the generation whose last entry is the latest newcomer."""
         return self.young or self.old
 
 
-class Entry(NamedTuple):
+class TakenEntry(NamedTuple):
     """An entry that was taken off its shelf, to be put back or forgotten."""
 
     kind: Kind
@@ -94,11 +94,11 @@ class Entry(NamedTuple):
 
 
 class Stripe:
-    """A share of all entries, and the lock without which nobody looks at them."""
+    """A share of all entries, and the lock under which alone they are read and written."""
 
     __slots__ = ("bare", "count", "counted_at", "lock", "newest", "number", "rota", "shelves")
 
-    newest: Kind  # what the latest newcomer is
+    newest: Kind  # that of the latest newcomer
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -126,7 +126,7 @@ class Stripe:
                 self.count -= 1
 
     def shelf(self, kind: Kind, now: Micros = 0) -> Shelf:
-        """The shelf for entries of `kind`, put up if there is none."""
+        """Return the shelf for entries of `kind`, put up if there is none."""
         shelf = self.shelves.get(kind)
         if shelf is None:
             shelf = self.shelves[kind] = kind.shelves[self.number] = Shelf(self, now)
@@ -134,7 +134,7 @@ class Stripe:
         return shelf
 
     def due(self, now: Micros, enough: int) -> Kind | None:
-        """A kind with old entries to drain: the first of the rota, or the one after it; None if neither has any yet."""
+        """Return a kind with old entries to drain: the first of the rota, or the next; None if neither has any yet."""
         for _ in range(min(len(self.rota), 2)):
             kind = self.rota[0]
             shelf = self.shelves[kind]
@@ -151,10 +151,10 @@ class Stripe:
                 self._take_down(kind)
         return None
 
-    def entries(self) -> list[Entry]:
-        """Everything in this stripe."""
+    def entries(self) -> list[TakenEntry]:
+        """Return everything in this stripe."""
         return [
-            Entry(kind, slot, state)
+            TakenEntry(kind, slot, state)
             for kind, shelf in self.shelves.items()
             for generation in (shelf.young, shelf.old)
             for slot, state in generation.items()
@@ -183,8 +183,8 @@ class Stripes:
         self.all = tuple(Stripe(number) for number in range(STRIPES))
         self.acquires = [stripe.bare.acquire for stripe in self.all]
         self.releases = [stripe.bare.release for stripe in self.all]
-        self.lock = RLock()  # for whoever adds a kind; a fork waits for it as for the stripes
-        with _fork_lock:  # during a fork nobody makes stripes that it would not know of
+        self.lock = RLock()  # for adding a kind; a fork waits for it as for the stripes
+        with _fork_lock:  # no stripes may be made during a fork that does not know of them
             _alive.add(self)
 
     def count(self) -> int:
@@ -227,13 +227,13 @@ class Stripes:
         if due is None and stripe.count < self.share:  # the usual case
             stripe.newest = kind
             return
-        drained: list[Entry] = []
+        drained: list[TakenEntry] = []
         if stripe.count >= self.share and (latest := stripe.newest.shelves[stripe.number].latest()):
-            drained.append(Entry(stripe.newest, *latest.popitem()))
+            drained.append(TakenEntry(stripe.newest, *latest.popitem()))
         if due is not None:
             shelf = stripe.shelves[due]
             while shelf.old and len(drained) < DRAINED_PER_NEWCOMER:
-                drained.append(Entry(due, *shelf.old.popitem()))
+                drained.append(TakenEntry(due, *shelf.old.popitem()))
             if not shelf.old:  # done with for this round: now the others' turn
                 stripe.rota.rotate(-1)
         kept = [entry for entry in drained if entry.kind.expiry(entry.state) > now]
@@ -246,13 +246,13 @@ class Stripes:
         stripe.newest = kind
 
     def _forget(
-        self, stripe: Stripe, entries: list[Entry], excess: int, now: Micros, spared: Container[Slot]
-    ) -> list[Entry]:
-        """`entries` without the `excess` ones that weigh least, looking further if too few of them may go."""
+        self, stripe: Stripe, entries: list[TakenEntry], excess: int, now: Micros, spared: Container[Slot]
+    ) -> list[TakenEntry]:
+        """Return `entries` without the `excess` ones that weigh least, looking further if too few of them may go."""
         forgettable = [entry for entry in entries if entry.slot not in spared]
         for kind, shelf in stripe.shelves.items():
             while len(forgettable) < max(excess, 2) and shelf.latest():
-                entry = Entry(kind, *shelf.latest().popitem())
+                entry = TakenEntry(kind, *shelf.latest().popitem())
                 entries.append(entry)
                 if entry.slot not in spared:
                     forgettable.append(entry)
@@ -262,8 +262,8 @@ class Stripes:
         return [entry for entry in entries if id(entry) not in gone]
 
 
-# A fork copies locks as they are. The forking thread therefore takes all of them first: nobody else is then half-way
-# through a change, and the child, in which only that thread lives on, can let go of them.
+# A fork copies locks as they are. The forking thread therefore takes all of them first: no other thread is then in the
+# middle of a change, and the child, in which only that thread lives on, can let go of them.
 
 _alive: WeakSet[Stripes] = WeakSet()
 _fork_lock = RLock()
