@@ -21,7 +21,7 @@ from penstock.quota import Quota
 # What a layer is.
 #
 # A layer sees every batch on its way down and its outcomes on their way up. It does no I/O and has no clock of its own:
-# the drivers, blocking and asyncio, hand it the time and do the waiting. So every layer is written once and tested with
+# the engines, blocking and asyncio, hand it the time and do the waiting. So every layer is written once and tested with
 # plain calls.
 
 
