@@ -18,7 +18,7 @@ Every exception that occurs while a flow waits is raised at its `yield`: errors 
 may clean up with further yields, and it may swallow the exception and go on. A second Ctrl-C while the first is being
 handed over closes the flow: `finally` blocks run up to their next `yield`.
 
-A flow costs about 0.7 µs more than the same code by hand. Calls that are answered in this process do without.
+A flow costs about 0.4 µs more than the same code by hand. Calls that are answered in this process do without.
 """
 
 from __future__ import annotations
