@@ -26,7 +26,7 @@ help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo 'Variables: PYTHON (default python3, needs 3.11 or newer), WORKERS (test processes, default 2),'
-	@echo '           ARGS (passed on by run, demo, bench and faults), BASE and ROUNDS (of bench-ab; ROUNDS is 20 by default).'
+	@echo '           ARGS (passed on by run, demo, bench, bench-ab, faults), BASE and ROUNDS (of bench-ab; ROUNDS is 20 by default).'
 
 run: .venv/.made ## start the decision service: says where to point a client, and shows what happens
 	@$(PY) -m penstock.cli serve $(ARGS)
@@ -53,9 +53,9 @@ format: .venv/.made ## put the code into shape: ruff's fixes and formatter
 bench: .venv-bench/.made .venv-peers/.made ## measure speed and memory against the peers
 	@$(BENCH_PY) -m bench $(ARGS)
 
-bench-ab: .venv-bench/.made ## compare the speed of the working tree with a revision: BASE=main, ROUNDS=20
+bench-ab: .venv-bench/.made ## compare the speed of the working tree with a revision: BASE=main, ROUNDS=20, ARGS=--only=Redis
 	@$(if $(BASE),,echo 'BASE is missing: make bench-ab BASE=<branch, tag or hash>' >&2; exit 2)
-	@$(BENCH_PY) -m bench.ab --rounds '$(ROUNDS)' -- '$(BASE)'
+	@$(BENCH_PY) -m bench.ab --rounds '$(ROUNDS)' $(ARGS) -- '$(BASE)'
 
 faults: .venv/.made servers ## make stores fail in every way we know, and print what callers saw of it
 	@$(PY) -m tests.faults $(ARGS)

@@ -23,7 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.redis_rig import a_server, apart, pin
+from bench import ab_service, ab_worker
+from bench.redis_rig import Cores, a_server, apart, pin
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 20
@@ -32,7 +33,7 @@ PATIENCE = 300.0
 
 
 class Ratio(NamedTuple):
-    """How the working tree compares with the base: below 1 it needs less CPU time."""
+    """How the working tree compares with the base: below 1 it needs less."""
 
     median: float
     low: float
@@ -80,10 +81,36 @@ def check_out(commit: str, folder: Path) -> None:
         sources.extractall(folder, filter="data")
 
 
-def measured(build: Path, url: str, cores: tuple[int, ...]) -> dict[str, dict[str, Any]]:
-    """Measure a build once, in a process of its own."""
+def chosen(texts: Sequence[str]) -> list[str]:
+    """Return the figures whose name contains one of the texts; all of them without a text."""
+    names = [*ab_worker.FIGURES, *ab_service.FIGURES]
+    for text in texts:
+        if not any(text in name for name in names):
+            raise SystemExit(f"--only {text!r}: expected part of a figure's name: {'; '.join(names)}")
+    return [name for name in names if not texts or any(text in name for text in texts)]
+
+
+def measured(build: Path, url: str, cores: Cores, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Measure a build once, in processes of its own: what is measured runs on the asker's core."""
+    result: dict[str, dict[str, Any]] = {"figures": {}, "errors": {}}
+    library = [name for name in names if name in ab_worker.FIGURES]
+    service = [name for name in names if name in ab_service.FIGURES]
+    measured_on = ",".join(map(str, cores.asker))
+    for module, own, arguments, some in (
+        ("bench.ab_worker", cores.asker, (), library),
+        ("bench.ab_service", cores.server, (measured_on,), service),
+    ):
+        if some:
+            told = answered(build, own, (module, str(build), url, *arguments, *some))
+            for kind, found in told.items():
+                result[kind].update(found)
+    return result
+
+
+def answered(build: Path, cores: tuple[int, ...], arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what a worker prints that finds this build."""
     environment = os.environ | {"PYTHONPATH": str(build / "src"), "PYTHONDONTWRITEBYTECODE": ""}
-    command = (sys.executable, "-m", "bench.ab_worker", str(build), url)
+    command = (sys.executable, "-m", *arguments)
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as worker:
         try:
             pin(worker.pid, cores)
@@ -96,7 +123,7 @@ def measured(build: Path, url: str, cores: tuple[int, ...]) -> dict[str, dict[st
     return result
 
 
-def compare(base: Path, rounds: int) -> None:
+def compare(base: Path, rounds: int, names: Sequence[str]) -> None:
     """Measure both builds round by round, then print a table."""
     cores = apart()
     results: dict[Path, list[dict[str, dict[str, Any]]]] = {base: [], ROOT: []}
@@ -104,7 +131,7 @@ def compare(base: Path, rounds: int) -> None:
         for number in range(rounds):
             for build in (base, ROOT) if number % 2 else (ROOT, base):
                 server.ask("FLUSHALL")
-                results[build].append(measured(build, server.url, cores.asker))
+                results[build].append(measured(build, server.url, cores, names))
             print(f"\rround {number + 1} of {rounds}", end="", file=sys.stderr, flush=True)
     print("\n", file=sys.stderr)
     print("| CPU time per decision | base, ns | working tree, ns | working tree ÷ base [95 %] | |")
@@ -136,7 +163,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ab", description="Compare the speed of two builds.")
     parser.add_argument("base", help="the revision to compare the working tree with")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often each build is measured ({ROUNDS})")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="figures whose name contains it")
     options = parser.parse_args()
+    names = chosen(options.only)
     if options.rounds < FEWEST:
         parser.error(f"rounds {options.rounds}: expected at least {FEWEST}, and {ROUNDS} for a figure to quote")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the temporary folder goes
@@ -144,7 +173,7 @@ def main() -> None:
     print(f"base: {options.base} ({commit}); {options.rounds} rounds, each build in a fresh process", flush=True)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
         check_out(commit, Path(folder))
-        compare(Path(folder), options.rounds)
+        compare(Path(folder), options.rounds, names)
 
 
 if __name__ == "__main__":

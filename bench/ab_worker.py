@@ -1,7 +1,7 @@
-"""One build of Penstock, measured once: `python -m bench.ab_worker BUILD REDIS_URL`, started by `bench.ab`.
+"""One build of Penstock, measured once: `python -m bench.ab_worker BUILD REDIS_URL FIGURE ...`, started by `bench.ab`.
 
-Prints a JSON object with CPU nanoseconds per decision of every figure, or why a figure cannot be measured. Only names
-that have been public for long are imported, each inside the figure that needs it: the build may be an old one.
+Prints a JSON object with CPU nanoseconds per decision of every figure named, or why a figure cannot be measured. Only
+names that have been public for long are imported, each inside the figure that needs it: the build may be an old one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import cycle, islice
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -119,6 +122,14 @@ def redis_blocking(url: str) -> float:
 
 
 def redis_asyncio(url: str) -> float:
+    return redis_by_tasks(url, TASKS)
+
+
+def redis_one_task(url: str) -> float:
+    return redis_by_tasks(url, 1)
+
+
+def redis_by_tasks(url: str, tasks: int) -> float:
     import uvloop
 
     from penstock.stores.redis.store import AsyncRedisStore
@@ -127,11 +138,30 @@ def redis_asyncio(url: str) -> float:
         store = AsyncRedisStore(url, secret=SECRET, deadline=DEADLINE)
         acquire = AsyncLimiter(store, on_failure="closed").acquire
         try:
-            figure = cpu_ns(awaited(acquire, runner, TASKS), keys(FEW), REDIS_CALLS)
+            figure = cpu_ns(awaited(acquire, runner, tasks), keys(FEW), REDIS_CALLS)
             insist(runner.run(acquire(keys(1)[0], QUOTA)))
         finally:
             runner.run(store.close())
     return figure
+
+
+def bytes_per_key(_: str) -> float:
+    """Return the resident bytes of a key after one admission, its own text included: in a process with a fresh heap."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        return fresh.submit(grown).result()
+
+
+def grown() -> float:
+    visit = in_process(QUOTA)
+    visit(keys(FEW))
+    before = resident()
+    visit(keys(1, number)[0] for number in range(FEW, FEW + MANY))
+    return (resident() - before) / MANY
+
+
+def resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def insist(allowed: object) -> None:
@@ -148,6 +178,8 @@ FIGURES = {
     "asyncio on memory": asyncio_memory,
     "Redis, blocking": redis_blocking,
     f"Redis, asyncio, {TASKS} tasks": redis_asyncio,
+    "Redis, asyncio, one task": redis_one_task,
+    f"bytes per key of {MANY:,} in process (not a time)": bytes_per_key,
 }
 
 
@@ -168,15 +200,15 @@ def cpu_ns(visit: Visit, order: list[str], calls: int) -> float:
     return median(figures)
 
 
-def main(build: str, url: str) -> None:
+def main(build: str, url: str, *names: str) -> None:
     logging.getLogger("penstock").setLevel(logging.ERROR)  # what is said of the server is no news here
     if not Path(penstock.__file__).is_relative_to(build):
         raise SystemExit(f"{penstock.__file__}: expected the build in {build}")
     measured: dict[str, float] = {}
     errors: dict[str, str] = {}
-    for name, figure in FIGURES.items():
+    for name in names:
         try:
-            measured[name] = figure(url)
+            measured[name] = FIGURES[name](url)
         except Exception as error:
             errors[name] = f"{type(error).__name__}: {error}"
     print(json.dumps({"figures": measured, "errors": errors}))
