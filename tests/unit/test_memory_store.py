@@ -570,3 +570,27 @@ def test_who_was_held_up_after_reading_the_clock_gives_nobody_a_unit(way: str) -
     assert not decided(store, clock.time_ns() // 1_000)
     clock.advance(0.005)
     assert decided(store, clock.time_ns() // 1_000)
+
+
+def test_fork_takes_the_lock_for_new_kinds_after_all_stripes() -> None:
+    """A request of quotas not seen before takes them in that order, so the other one would be a deadlock."""
+    store = MemoryStore(clock=ManualClock())
+    taken: list[object] = []
+
+    class Noted:
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+
+        def acquire(self) -> None:
+            taken.append(self)
+            self.lock.acquire()
+
+        def release(self) -> None:
+            self.lock.release()
+
+    inner = store._stripes
+    inner.lock = of_kinds = Noted(inner.lock)  # type: ignore[assignment]
+    inner.all[7].lock = of_stripe = Noted(inner.all[7].lock)  # type: ignore[assignment]
+    stripes._before_fork()
+    stripes._after_fork()
+    assert taken == [of_stripe, of_kinds]

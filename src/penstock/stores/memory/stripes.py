@@ -183,7 +183,7 @@ class Stripes:
         self.all = tuple(Stripe(number) for number in range(STRIPES))
         self.acquires = [stripe.bare.acquire for stripe in self.all]
         self.releases = [stripe.bare.release for stripe in self.all]
-        self.lock = RLock()  # for adding a kind; a fork waits for it as for the stripes
+        self.lock = RLock()  # for adding a kind: taken after stripes, never before one
         with _fork_lock:  # no stripes may be made during a fork that does not know of them
             _alive.add(self)
 
@@ -273,7 +273,7 @@ _held: list[Any] = []
 def _before_fork() -> None:
     _fork_lock.acquire()
     for stripes in list(_alive):
-        for lock in (stripes.lock, *(stripe.lock for stripe in stripes.all)):
+        for lock in (*(stripe.lock for stripe in stripes.all), stripes.lock):  # in the order that requests follow
             lock.acquire()
             _held.append(lock)
 
