@@ -136,7 +136,7 @@ def test_a_wrong_comment_in_an_example_is_noticed() -> None:
 
 # ---------------------------------------------------------------- timelines
 
-TIMELINE_HEADER = "| time | asked | answer | remaining | retry after | why |"
+TIMELINE_HEADER = "| time | cost | answer | remaining | retry after | why |"
 
 
 class Timeline(NamedTuple):
