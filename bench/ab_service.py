@@ -30,6 +30,8 @@ from bench.keys import keys, shuffled
 PASSES = 5
 CALLS = 6_400
 MANY = 100_000
+WARM_UP_DEPTH = 64
+"""Large bursts reach all keys sooner: on a busy machine each burst waits for a core."""
 FEW = 1_000
 PATIENCE = 30.0
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
@@ -46,10 +48,7 @@ WINDOW = 2**31 - 1
 
 
 class Link(Protocol):
-    """A connection to the service. `depth`: calls that it makes at once."""
-
-    depth: int
-    connections: int
+    """A connection to the service."""
 
     def ask(self, some: Sequence[str]) -> None:
         """Send a call per key."""
@@ -60,9 +59,6 @@ class Link(Protocol):
 
 class HttpLink:
     """Pipelined calls of POST /v1/check."""
-
-    depth = 4
-    connections = 16
 
     def __init__(self, port: int) -> None:
         self._socket = _connected(port)
@@ -85,9 +81,6 @@ class HttpLink:
 
 class GrpcLink:
     """Concurrent calls of ShouldRateLimit."""
-
-    depth = 16
-    connections = 4
 
     def __init__(self, port: int) -> None:
         self._socket = _connected(port)
@@ -174,47 +167,56 @@ def _connected(port: int) -> socket.socket:
 # ---------------------------------------------------------------- the figures
 
 
+class Shape(NamedTuple):
+    """How calls come in: on so many connections, so many at once on each."""
+
+    link: Callable[[int], Link]
+    connections: int
+    depth: int
+
+
 class Load(NamedTuple):
     """What a figure measures: calls of one kind with so many keys, of a service configured like this."""
 
-    link: Callable[[int], Link]
+    shape: Shape
     keys: int
     by_config: bool = False
     on_redis: bool = False
 
 
+HTTP, GRPC = Shape(HttpLink, 16, 4), Shape(GrpcLink, 4, 16)
 FIGURES = {
-    "service, POST /v1/check, one key": Load(HttpLink, 1),
-    f"service, POST /v1/check, {MANY:,} keys": Load(HttpLink, MANY),
-    "service, POST /v1/check on Redis": Load(HttpLink, FEW, on_redis=True),
-    "service, gRPC by --envoy-config, one key": Load(GrpcLink, 1, by_config=True),
-    f"service, gRPC by --envoy-config, {MANY:,} keys": Load(GrpcLink, MANY, by_config=True),
-    "service, gRPC by --envoy-config on Redis": Load(GrpcLink, FEW, by_config=True, on_redis=True),
-    "service, gRPC by rules, one key": Load(GrpcLink, 1),
-    f"service, gRPC by rules, {MANY:,} keys": Load(GrpcLink, MANY),
-    "service, gRPC by rules on Redis": Load(GrpcLink, FEW, on_redis=True),
+    "service, POST /v1/check, one key": Load(HTTP, 1),
+    f"service, POST /v1/check, {MANY:,} keys": Load(HTTP, MANY),
+    "service, POST /v1/check on Redis": Load(HTTP, FEW, on_redis=True),
+    "service, gRPC by --envoy-config, one key": Load(GRPC, 1, by_config=True),
+    f"service, gRPC by --envoy-config, {MANY:,} keys": Load(GRPC, MANY, by_config=True),
+    "service, gRPC by --envoy-config on Redis": Load(GRPC, FEW, by_config=True, on_redis=True),
+    "service, gRPC by rules, one key": Load(GRPC, 1),
+    f"service, gRPC by rules, {MANY:,} keys": Load(GRPC, MANY),
+    "service, gRPC by rules on Redis": Load(GRPC, FEW, on_redis=True),
 }
 
 
 def measured(load: Load, url: str, cores: set[int]) -> float:
     """Return the median of some passes: CPU nanoseconds of the service per answer. Every key was visited before."""
-    order = shuffled(keys(load.keys))
+    order, shape = shuffled(keys(load.keys)), load.shape
     with a_service(load, url, cores) as (pid, port):
-        links = [load.link(port) for _ in range(load.link.connections)]  # type: ignore[attr-defined]
-        visit(links, order if len(order) > CALLS else list(islice(cycle(order), CALLS)))
+        links = [shape.link(port) for _ in range(shape.connections)]
+        visit(links, order, WARM_UP_DEPTH)
+        visit(links, list(islice(cycle(order), CALLS)), shape.depth)
         turns = cycle(order)
         figures = []
         for _ in range(PASSES):
             some = list(islice(turns, CALLS))
             start = cpu_time(pid)
-            visit(links, some)
+            visit(links, some, shape.depth)
             figures.append((cpu_time(pid) - start) / CALLS)
     return median(figures)
 
 
-def visit(links: Sequence[Link], order: Sequence[str]) -> None:
-    """Make a call per key, burst by burst over all connections."""
-    depth = links[0].depth
+def visit(links: Sequence[Link], order: Sequence[str], depth: int) -> None:
+    """Make a call per key, in bursts of `depth` calls on each connection."""
     burst = depth * len(links)
     for start in range(0, len(order), burst):
         parts = [order[at : at + depth] for at in range(start, min(start + burst, len(order)), depth)]

@@ -103,9 +103,6 @@ def test_cpu_time_is_that_of_the_process() -> None:
 class _Recorder:
     """A connection that notes its calls."""
 
-    depth = 2
-    connections = 2
-
     def __init__(self) -> None:
         self.calls: list[object] = []
 
@@ -118,5 +115,5 @@ class _Recorder:
 
 def test_load_is_answered_burst_by_burst() -> None:
     links = [_Recorder(), _Recorder()]
-    ab_service.visit(links, list("abcdefg"))
+    ab_service.visit(links, list("abcdefg"), depth=2)
     assert [link.calls for link in links] == [[["a", "b"], 2, ["e", "f"], 2], [["c", "d"], 2, ["g"], 1]]
