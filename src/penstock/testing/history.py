@@ -134,10 +134,11 @@ class CallHistory:
         `extra` is for faults whose price is stated, such as one budget per failover that loses writes.
         """
         for key, span in self.worst(quota).items():
-            assert span.excess <= extra, (
-                f"{quota} for {key!r}: at least {span.units} units admitted from {span.start} to {span.end} µs, "
-                f"where at most {span.allowed}{f' + {extra}' if extra else ''} are promised"
-            )
+            if span.excess > extra:
+                raise AssertionError(
+                    f"{quota} for {key!r}: at least {span.units} units admitted from {span.start} to {span.end} µs, "
+                    f"where at most {span.allowed}{f' + {extra}' if extra else ''} are promised"
+                )
 
     def check_total(self, quota: Quota) -> None:
         """Raise AssertionError unless each key was admitted exactly the limit, as far as is known.
@@ -146,9 +147,10 @@ class CallHistory:
         """
         for key, calls in self.by_key().items():
             least, most = sum(call.at_least for call in calls), sum(call.at_most for call in calls)
-            assert least <= quota.limit <= most, (
-                f"{quota} for {key!r}: {least} to {most} units admitted, expected exactly {quota.limit}"
-            )
+            if not least <= quota.limit <= most:
+                raise AssertionError(
+                    f"{quota} for {key!r}: {least} to {most} units admitted, expected exactly {quota.limit}"
+                )
 
     def check_refusals(self, quota: Quota) -> None:
         """Raise AssertionError if a call was refused although there was room for it, for certain.
@@ -192,10 +194,11 @@ def _check_refusals(key: Key, calls: Sequence[ObservedCall], quota: Quota) -> No
     for call in calls:
         if call.outcome == "refused":
             used = begun.up_to(call.returned) - over.up_to(call.invoked - quota.horizon_us)
-            assert used + call.cost > quota.capacity, (
-                f"{quota} for {key!r}: a cost of {call.cost} was refused from {call.invoked} to {call.returned} µs, "
-                f"although at most {used} of {quota.capacity} units were used"
-            )
+            if used + call.cost <= quota.capacity:
+                raise AssertionError(
+                    f"{quota} for {key!r}: a cost of {call.cost} was refused from {call.invoked} to {call.returned} "
+                    f"µs, although at most {used} of {quota.capacity} units were used"
+                )
 
 
 class _Sums:
