@@ -313,3 +313,12 @@ def test_the_architecture_page_names_every_module() -> None:
     modules = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
     modules |= {path.name for path in package.glob("*.py")}
     assert {module for module in modules if f"`{module}`" not in text} == set()
+
+
+def test_modules_that_the_architecture_page_names_exist() -> None:
+    patterns = ("src/penstock/**/*.py", "src/penstock/**/*.lua", "tests/**/*.py", "tools/*.py")
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for pattern in patterns for path in ROOT.glob(pattern)]
+    named = re.findall(r"`([\w/]+(?:\.py|\.lua|/))`", _text(DOCS / "architecture.md"))
+    assert len(named) > 100
+    for name in named:
+        assert any(f"/{name}" in file if name.endswith("/") else file.endswith(f"/{name}") for file in files), name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from typing import TypeAlias
 import hpack
 import pytest
 
+import penstock
 from penstock import AsyncLimiter, Limiter
 from penstock.service.envoy.protocol import SHOULD_RATE_LIMIT
 from penstock.service.grpc import pack
@@ -70,6 +72,23 @@ def rate_limit_call(running: Running) -> list[FrameCall]:
         return frames_on(running, ask)
 
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+SOURCES = Path(penstock.__file__).parent
+
+
+def modules_on_page(journey: str) -> list[str]:
+    """Return the modules that the numbered hops of a journey name with their whole path, in order."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"### {journey}\n")[2].partition("\n#")[0]
+    hops = "\n".join(re.findall(r"^\d+\. .*", section, re.MULTILINE))
+    named = re.findall(r"`([\w/]+)\.py`", hops)
+    return list(dict.fromkeys(name for name in named if (SOURCES / f"{name}.py").exists()))
+
+
+def modules_of(frames: list[FrameCall]) -> list[str]:
+    """Return the modules that a request crossed, in order of the first crossing."""
+    return list(dict.fromkeys(frame.module for frame in frames))
+
+
 def shown(frames: list[FrameCall]) -> str:
     return "\n".join([f"{len(frames)} frames", *map(str, frames)])
 
@@ -86,6 +105,23 @@ def test_acquire_of_one_quota_in_memory() -> None:
     limiter = Limiter()
     frames = frames_of(lambda: limiter.acquire("alice", "10000/day"))
     assert len(frames) <= 3, shown(frames)
+
+
+def test_the_page_names_the_hops_of_acquire_in_memory() -> None:
+    limiter = Limiter()
+    frames = frames_of(lambda: limiter.acquire("alice", "10000/day"))
+    assert modules_of(frames) == modules_on_page("Limiter.acquire, memory")
+
+
+@pytest.mark.parametrize(
+    ("heading", "journey"),
+    [("POST /v1/check", "/v1/check"), ("Envoy's gRPC call", "ShouldRateLimit by configuration")],
+)
+def test_the_page_names_the_hops_of_a_call(heading: str, journey: str, tmp_path: Path) -> None:
+    call, by_config, *_ = JOURNEYS[journey]
+    with serving_all(None, RULES, configured(tmp_path) if by_config else None) as running:
+        frames = call(running)
+    assert modules_of(frames) == modules_on_page(heading)
 
 
 def test_acquire_of_two_quotas_in_memory() -> None:
@@ -110,6 +146,7 @@ def test_acquire_over_redis(keyspace: Keyspace) -> None:
 
     frames = asyncio.run(acquire())
     assert len(frames) <= 45, shown(frames)
+    assert modules_of(frames) == modules_on_page("AsyncLimiter.acquire, Redis")
 
 
 @pytest.mark.parametrize("journey", JOURNEYS)

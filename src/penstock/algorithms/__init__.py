@@ -1,8 +1,8 @@
 """The algorithms, as pure functions from state, cost and time to a decision and a new state.
 
 An algorithm is a module with a function `bind(quota) -> Bound`, which does once what does not vary between decisions.
-To add an algorithm, write its module, list it here and in `penstock.quota.ALGORITHMS`. The conformance tests then
-require it of every store.
+To add an algorithm, write its module, and list it here and in `penstock.quota.ALGORITHMS`. docs/architecture.md names
+the other places: the script of Redis, the oracle and the conformance kit.
 """
 
 from __future__ import annotations
