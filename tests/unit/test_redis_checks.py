@@ -34,8 +34,8 @@ def test_an_old_server_is_named_with_what_is_expected() -> None:
 def test_a_hole_in_lua_is_named_with_the_release_that_mends_it(version: str, mended: str) -> None:
     (finding,) = found(GOOD.replace("8.2.2", version))
     assert finding == (
-        f"redis {version}: its Lua sandbox can be left (CVE-2025-49844) by whoever may run EVAL, unless the "
-        f"distribution has mended it; update to {mended} or newer, and grant EVAL to nobody"
+        f"redis {version}: any client that may run EVAL can escape its Lua sandbox (CVE-2025-49844), unless "
+        f"the distribution has patched it; update to {mended} or newer, and grant EVAL to no other client"
     )
 
 

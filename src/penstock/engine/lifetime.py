@@ -44,5 +44,5 @@ class Token:
     __slots__ = ("__weakref__",)
 
 
-def nobody() -> None:
+def no_token() -> None:
     """Return None, as a weak reference to a token that is gone does."""

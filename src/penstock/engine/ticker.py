@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from weakref import ref
 
 from penstock.clock import SECOND, Clock, ManualClock, Micros, monotonic
-from penstock.engine.lifetime import Token, nobody
+from penstock.engine.lifetime import Token, no_token
 
 SOONEST: Micros = SECOND // 20
 """The least time between two ticks: work that is under way still counts as due."""
@@ -55,7 +55,7 @@ _Calls: TypeAlias = dict[ref[Ticked], float]
 """When to call each engine, by the monotonic clock."""
 
 _asked: SimpleQueue[tuple[ref[Ticked], float]] = SimpleQueue()
-_ticking: Callable[[], Token | None] = nobody
+_ticking: Callable[[], Token | None] = no_token
 
 
 def call_after(engine: Ticked, after: Micros) -> None:
@@ -104,7 +104,7 @@ def _call(calls: _Calls) -> None:
 def _after_fork_in_child() -> None:
     """The thread is the parent's; the child's callers ask anew."""
     global _asked, _ticking
-    _asked, _ticking = SimpleQueue(), nobody
+    _asked, _ticking = SimpleQueue(), no_token
 
 
 if hasattr(os, "register_at_fork"):
@@ -118,7 +118,7 @@ class LoopTimer:
     """Calls an engine from the event loop in which it was asked to."""
 
     def __init__(self) -> None:
-        self._set: Callable[[], Token | None] = nobody  # gone with the timer that holds it, also when a loop is closed
+        self._set: Callable[[], Token | None] = no_token  # of the timer; None once it fired or its loop was closed
 
     def call_after(self, engine: Ticked, after: Micros) -> None:
         """Have the running loop call `engine` after so many microseconds, unless a timer is set."""

@@ -16,7 +16,7 @@ from penstock.service.api.problems import TYPE, Unacceptable, problem_of
 from penstock.service.wire.calls import Call, Handler, Head
 
 LEAST_TOKEN = 16
-ANYBODY = "*"
+ANY_NAME = "*"
 """In place of a certificate's name: any certificate that the server trusts."""
 
 _UNAUTHORIZED = Head(401, [TYPE, (b"www-authenticate", b"Bearer")])
@@ -63,7 +63,7 @@ class Guarded:
 
     def _knows(self, call: Call) -> bool:
         names = call.peer.names
-        if names and (ANYBODY in self._names or not self._names.isdisjoint(names)):
+        if names and (ANY_NAME in self._names or not self._names.isdisjoint(names)):
             return True
         for name, value in call.headers:
             if name == b"authorization":

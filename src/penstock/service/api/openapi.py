@@ -117,7 +117,7 @@ CALLS = (
     DocumentedCall(
         "/v1/renew",
         "Hold on to places for another ttl",
-        "`held` is false if they are no longer held: somebody else may have them.",
+        "`held` is false if they are no longer held: other requests may have them.",
         bodies.Places,
         bodies.Renewed,
         {"receipt": RECEIPT},

@@ -22,7 +22,7 @@ from weakref import WeakSet, ref
 import hiredis
 
 from penstock.clock import monotonic
-from penstock.engine.lifetime import Token, nobody, renew_in_children
+from penstock.engine.lifetime import Token, no_token, renew_in_children
 from penstock.model import Failed
 from penstock.stores.redis.commands import LOADS, Commands, is_demoted, is_unknown_script
 from penstock.stores.redis.config import Node, RedisSettings
@@ -93,7 +93,7 @@ class RedisPool:
         self._connections: WeakSet[BlockingConnection] = WeakSet()  # ready or in use, not lost by an interrupt
         self._ready: list[BlockingConnection] = []
         self._turns: list[ref[Lock]] = []  # of waiting callers: released when a connection may be ready
-        self._connector: Callable[[], Token | None] = nobody
+        self._connector: Callable[[], Token | None] = no_token
         self._asked = False  # whether there was a call since the last attempt to connect
         self._unreachable: Failed | None = None  # why that failed, as long as the connector retries
 
@@ -311,7 +311,7 @@ class RedisPool:
             self._asked = False
             if few and wanted and self._closed is None:
                 return True
-            self._connector = nobody
+            self._connector = no_token
             self._unreachable = None  # the next call waits for a new attempt
             return False
 

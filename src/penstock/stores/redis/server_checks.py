@@ -60,8 +60,8 @@ def _hole(facts: dict[str, str]) -> str:
     if safe:
         return ""
     return (
-        f"{name} {_dotted(version)}: its Lua sandbox can be left (CVE-2025-49844) by whoever may run EVAL, unless the "
-        f"distribution has mended it; update to {_dotted(mended[0])} or newer, and grant EVAL to nobody"
+        f"{name} {_dotted(version)}: any client that may run EVAL can escape its Lua sandbox (CVE-2025-49844), unless "
+        f"the distribution has patched it; update to {_dotted(mended[0])} or newer, and grant EVAL to no other client"
     )
 
 

@@ -26,8 +26,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from penstock.clock import SECOND, monotonic
-from penstock.engine.lifetime import Token, renew_in_children
-from penstock.engine.lifetime import nobody as no_token
+from penstock.engine.lifetime import Token, no_token, renew_in_children
 from penstock.model import Failed
 from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.connection import BlockingConnection, named
