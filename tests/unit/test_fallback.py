@@ -331,6 +331,24 @@ class TestWhatIsGivenBack:
         fleet.keep_house()
         assert fleet.used() == 8
 
+    @pytest.mark.parametrize("id", [None, b"x"])
+    def test_postponed_refund_whose_reply_is_lost_takes_effect_once(self, id: bytes | None) -> None:
+        fleet = Fleet()
+        fleet.settle_in()
+        other, verdict = fleet.ask(cost=2), fleet.ask(cost=6, id=id)
+        assert other
+        assert verdict.receipt
+        fleet.store.up = False
+        fleet.run(Amend(verdict.receipt, "refund"))
+        fleet.store.up, fleet.store.loses_replies = True, True
+        fleet.clock.advance(2)
+        fleet.keep_house()
+        assert fleet.used() == 2, "it was done, and the reply was lost"
+        fleet.store.loses_replies = False
+        fleet.clock.advance(2)
+        fleet.keep_house()
+        assert fleet.used() == 2
+
     def test_to_forget_is_not_pretended(self) -> None:
         fleet = Fleet()
         fleet.settle_in()

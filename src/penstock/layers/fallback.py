@@ -199,10 +199,8 @@ class Fallback:
         if isinstance(op, Amend):
             if self.behaviour == "raise":
                 return failed
-            if op.verb in ("release", "settle") or (
-                op.verb == "refund" and (op.receipt.record or failed.charged == "no")
-            ):
-                self._later.append(op)  # harmless if it was done after all
+            if _is_repeatable(op, failed):
+                self._later.append(op)
             return left_alone(op)
         if isinstance(op, Reset | Grant):  # only the store can forget, and only the store can grant in part
             return failed
@@ -305,8 +303,9 @@ class Fallback:
             rest = iter(outcomes[own.announced :])
             for op, outcome in zip(own.later, rest, strict=False):
                 if isinstance(outcome, Failed):
-                    self._later.append(op)
                     self._tell_at = now + LOOK_AFTER
+                    if _is_repeatable(op, outcome):
+                        self._later.append(op)
             for op, outcome in zip(own.told, rest, strict=True):
                 if isinstance(outcome, Failed):
                     self._tell_at = now + LOOK_AFTER
@@ -345,6 +344,13 @@ def share_of(quota: Quota, hosts: int | None) -> Quota:
         return quota.resized(part)
     except InvalidQuota:  # a burst that would take too long to refill at a rate so low
         return quota
+
+
+def _is_repeatable(op: Amend, failed: Failed) -> bool:
+    """Return whether a failed amendment can be repeated and still take effect once."""
+    if op.verb in ("release", "settle"):
+        return True
+    return op.verb == "refund" and (op.receipt.record is not None or failed.charged == "no")
 
 
 def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -> Verdict:
