@@ -16,7 +16,7 @@ from penstock.quota import RATES
 from penstock.stores import MemoryStore
 from penstock.stores.memory import stripes
 from penstock.stores.memory.store import LEAST_MAX_KEYS
-from penstock.stores.memory.stripes import DRAINED_PER_NEWCOMER, STRIPES
+from penstock.stores.memory.stripes import DRAINED_PER_NEWCOMER, MOST_LOOKED_AT, STRIPES, Kind, Stripes
 
 SMALL = LEAST_MAX_KEYS
 FLOOD = (10 if settings.get_current_profile_name() == "full" else 4) * SMALL
@@ -274,6 +274,36 @@ def test_among_equals_the_older_stays(limiter: Limiter, clock: ManualClock, algo
 def test_a_full_store_never_refuses_all_newcomers(limiter: Limiter) -> None:
     quota = Quota(1, 60)
     assert flood(limiter, quota, 3 * SMALL) == 3 * SMALL
+
+
+@untraced
+def test_a_key_with_more_counters_than_a_stripe_holds_stays_within_it(store: MemoryStore, limiter: Limiter) -> None:
+    for number in range(10 * SMALL // 256):
+        limiter.acquire("alice", f"10/minute name q{number}")
+    assert store.counters <= SMALL // 256
+
+
+@untraced
+def test_making_room_looks_at_few_entries_however_many_are_spared() -> None:
+    class Entries(Kind):
+        expiry = staticmethod(lambda state: 2)
+        weight = staticmethod(lambda state, now: (0.0, 0.0))
+
+    stripes = Stripes(256)
+    stripe, kind, state = stripes.all[0], Entries(stripes), object()
+    looked: list[object] = []
+
+    class All:
+        def __contains__(self, entry: object) -> bool:
+            looked.append(entry)
+            return True
+
+    for number in range(500):
+        stripes.add(stripe, kind, number, state, 1, All())
+    assert len(looked) <= 500 * MOST_LOOKED_AT
+    assert stripe.count == 500  # all are of one request
+    stripes.add(stripe, kind, "next", state, 1)
+    assert stripe.count < 500
 
 
 # ---------------------------------------------------------------- reclaiming

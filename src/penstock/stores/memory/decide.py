@@ -103,7 +103,7 @@ class Ledger:
         stripe = self._stripes.of(key)
         state = stripe.find(kind, key)
         if state is None:
-            self._stripes.make_room(stripe, kind, now, (key,))
+            self._stripes.make_room(stripe, kind, now)
             stripe.count += 1
         return state, stripe.shelf(kind, now).young
 
@@ -201,10 +201,10 @@ class Ledger:
         for young, key, state, after in found:
             if state is not None:
                 young[key] = after
-        spared = [key for _, key, _, _ in found]  # making room for one must not cost another
-        for decision, (_, key, state, after) in zip(decisions, found, strict=True):
+        kinds = [self._counters.of(decision[3]).kind for decision in decisions]
+        spared = {(kind, key) for kind, (_, key, _, _) in zip(kinds, found, strict=True)}  # one must not cost another
+        for kind, (_, key, state, after) in zip(kinds, found, strict=True):
             if state is None and after is not None:
-                kind = self._counters.of(decision[3]).kind
                 self._stripes.add(self._stripes.of(key), kind, key, after, now, spared)
 
     def peek(self, asks: Sequence[Posed], now: Micros) -> Verdict:

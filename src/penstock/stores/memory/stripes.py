@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from threading import RLock
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -31,6 +31,7 @@ R = TypeVar("R")
 
 STRIPES = 256
 DRAINED_PER_NEWCOMER = 4
+MOST_LOOKED_AT = 64  # entries to choose from when those drained may not go: the rest waits for the next newcomer
 GENERATION: Micros = 60_000_000
 
 MASK = STRIPES - 1
@@ -83,6 +84,10 @@ class Shelf:
     def latest(self) -> dict[Any, Any]:
         """Return the generation whose last entry is the latest newcomer."""
         return self.young or self.old
+
+
+Spared: TypeAlias = Container[tuple[Kind, Slot]]
+"""Entries of the same request, which may not be forgotten to make room for one another."""
 
 
 class TakenEntry(NamedTuple):
@@ -160,6 +165,13 @@ class Stripe:
             for slot, state in generation.items()
         ]
 
+    def taken(self) -> Iterator[TakenEntry]:
+        """Take entry after entry, the latest of each shelf first. Shelves that this empties are the next taken down."""
+        for kind in self.rota:
+            shelf = self.shelves[kind]
+            while latest := shelf.latest():
+                yield TakenEntry(kind, *latest.popitem())
+
     def _turn(self, shelf: Shelf, now: Micros) -> None:
         """Let the young generation become the old one, which must have been drained."""
         shelf.old, shelf.young, shelf.turned_at = shelf.young, {}, now
@@ -213,15 +225,13 @@ class Stripes:
             if self.all[number].bare.is_owned():
                 self.releases[number]()
 
-    def add(
-        self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Container[Slot] = ()
-    ) -> None:
+    def add(self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Spared = ()) -> None:
         """Keep `state` in a slot that was empty. The stripe must be locked."""
         self.make_room(stripe, kind, now, spared)
         stripe.shelf(kind, now).young[slot] = state
         stripe.count += 1
 
-    def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Container[Slot] = ()) -> None:
+    def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Spared = ()) -> None:
         """Drain a few old entries; afterwards there is room for one more of `kind`, and nothing in `spared` is gone."""
         due = stripe.due(now, max(self.share // (2 * len(stripe.shelves) or 1), 2 * DRAINED_PER_NEWCOMER))
         if due is None and stripe.count < self.share:  # the usual case
@@ -246,16 +256,15 @@ class Stripes:
         stripe.newest = kind
 
     def _forget(
-        self, stripe: Stripe, entries: list[TakenEntry], excess: int, now: Micros, spared: Container[Slot]
+        self, stripe: Stripe, entries: list[TakenEntry], excess: int, now: Micros, spared: Spared
     ) -> list[TakenEntry]:
-        """Return `entries` without the `excess` ones that weigh least, looking further if too few of them may go."""
-        forgettable = [entry for entry in entries if entry.slot not in spared]
-        for kind, shelf in stripe.shelves.items():
-            while len(forgettable) < max(excess, 2) and shelf.latest():
-                entry = TakenEntry(kind, *shelf.latest().popitem())
-                entries.append(entry)
-                if entry.slot not in spared:
-                    forgettable.append(entry)
+        """Return `entries` without the `excess` ones that weigh least, looking a little further if too few may go."""
+        forgettable = [entry for entry in entries if (entry.kind, entry.slot) not in spared]
+        further = stripe.taken()
+        while len(forgettable) < max(excess, 2) and len(entries) < MOST_LOOKED_AT and (entry := next(further, None)):
+            entries.append(entry)
+            if (entry.kind, entry.slot) not in spared:
+                forgettable.append(entry)
         forgettable.sort(key=lambda entry: entry.kind.weight(entry.state, now))
         gone = {id(entry) for entry in forgettable[:excess]}
         stripe.count -= len(gone)
