@@ -15,7 +15,7 @@ from penstock.engine.decorator import ID_BYTES as ID_BYTES
 from penstock.engine.decorator import LimitOptions, decorate, decorate_async
 from penstock.engine.engine import AsyncEngine, Engine, clock_over
 from penstock.engine.flows import drive, drive_async
-from penstock.engine.operations import Id, Operations, QuotaLike, Request, all_renewed, amended_by, verdict_of
+from penstock.engine.operations import Id, Operations, QuotaLike, Request, all_renewed, amended_by, listed, verdict_of
 from penstock.engine.protocols import Declined
 from penstock.engine.wait import wait_for_turn
 from penstock.errors import InvalidOption, shown
@@ -101,7 +101,7 @@ class Limiter(_Limiter[Store, Engine]):
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
-        requests = requests if isinstance(requests, list | tuple) else list(requests)
+        requests = listed(requests)
         known = self.operations.decide_many(requests)
         if known is not None:
             return known
@@ -264,7 +264,7 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
-        requests = requests if isinstance(requests, list | tuple) else list(requests)
+        requests = listed(requests)
         known = self.operations.decide_many(requests)
         if known is not None:
             return known

@@ -34,6 +34,8 @@ from penstock.quota import CONCURRENCY, DEFAULT_ALGORITHM, MIN_INTERVAL, Quota
 MAX_COST = 2**53 - 1
 MAX_KEY_PART = 1_024
 MAX_KEY_PARTS = 32
+MAX_ASKS = 1_024
+"""How many counters one request may have."""
 
 Key: TypeAlias = str | tuple[str, ...]
 """What a limit is for: text, or a tuple of texts that never run together. `("a",)` is the same as `"a"`."""
@@ -437,10 +439,17 @@ def _check_part(what: str, part: str) -> None:
         raise InvalidKey(f"{what} of {size} bytes: expected at most {MAX_KEY_PART}")
 
 
+def check_asks(asks: int) -> None:
+    """Raise `InvalidRequest` if a request of so many counters is too large."""
+    if asks > MAX_ASKS:
+        raise InvalidRequest(f"a request of {asks} quotas: expected at most {MAX_ASKS}")
+
+
 def check_quotas(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
     """Return `quotas` if one request of one key may ask them all."""
     if not quotas:
         raise InvalidRequest("a request without quotas: expected at least one")
+    check_asks(len(quotas))
     seen = set()
     for quota in quotas:
         if quota.identity in seen:

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from penstock.clock import SECOND, ManualClock
-from penstock.model import Acquire, Amend, Ask, Charge, Failed, Op, Outcome, Receipt, Reset, Verdict
+from penstock.model import MAX_ASKS, MAX_COST, Acquire, Amend, Ask, Charge, Failed, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.codec import Codec
 from penstock.stores.redis.keys import Keys
@@ -47,8 +47,8 @@ def store(port: int) -> Iterator[PlannedStore]:
         yield store
 
 
-def acquire(quota: str, key: str = "alice", request_id: bytes | None = None) -> Acquire:
-    return Acquire((Ask(key, Quota.parse(quota)),), id=request_id)
+def acquire(quota: str, key: str = "alice", request_id: bytes | None = None, dry: bool = False) -> Acquire:
+    return Acquire((Ask(key, Quota.parse(quota)),), dry=dry, id=request_id)
 
 
 def one(store: PlannedStore, op: Op) -> Verdict:
@@ -168,6 +168,49 @@ def test_one_corrupt_value_does_not_disturb_the_rest_of_a_batch(store: PlannedSt
         cast("Verdict", outcome).remaining for outcome in store.run([acquire(TEXTS[0], name) for name in "abc"])
     ]
     assert sorted(remaining) == [3, 3, 4]
+
+
+def test_settlements_beyond_all_bounds_do_not_wipe_a_rolling_window(store: PlannedStore) -> None:
+    quota = "5/10 seconds rolling_window"
+    receipts = [one(store, acquire(quota, request_id=b"%d" % number)).receipt for number in range(4)]
+    for receipt in receipts:
+        assert receipt
+        store.run([Amend(receipt, "settle", MAX_COST)])
+        store.clock.advance(1)
+    assert not one(store, acquire(quota))
+    store.clock.advance(8)  # all but the last have left the window
+    assert not one(store, acquire(quota))
+    store.clock.advance(1)
+    assert one(store, acquire(quota)).remaining == 4
+    assert store.corrupt == 0
+
+
+@pytest.mark.parametrize("used", [2, 5, 2**53 - 1], ids=["fits", "is full", "fits no more"])
+def test_the_totals_of_a_rolling_window_begin_anew_when_they_reach_their_bound(store: PlannedStore, used: int) -> None:
+    quota, most = "5/10 seconds rolling_window", 2**53 - 1
+    first = one(store, acquire(quota, request_id=b"id"))
+    (name,) = [name for name in names(store.client) if b"#" not in name]
+    at, digits = store.clock.micros, len(str(most))
+    store.client.zadd(name, {f"{chr(96 + digits)}{most}:{used}": at})
+    store.client.zremrangebyrank(name, 0, 0)
+    store.clock.advance(1)
+    assert first.receipt
+    store.run([Amend(first.receipt, "settle", 2)])  # one unit more, which must be charged
+    store.clock.advance(8.5)
+    left = one(store, acquire(quota, dry=True)).remaining
+    assert left == max(5 - used - 1, 0)
+    store.clock.advance(0.5)  # what was there has left the window, unless it could not be kept apart
+    assert one(store, acquire(quota, dry=True)).remaining == (4 if used <= 5 else 0)
+    store.clock.advance(1)
+    assert one(store, acquire(quota, dry=True)).remaining == 5
+    assert store.corrupt == 0
+
+
+def test_the_largest_request_with_an_id_can_be_refunded(store: PlannedStore) -> None:
+    quotas = [Quota.parse(f"5/10 seconds name q{number}") for number in range(MAX_ASKS)]
+    verdict = one(store, Acquire(tuple(Ask("alice", quota, 2) for quota in quotas), id=b"id"))
+    assert verdict.receipt
+    assert store.run([Amend(verdict.receipt, "refund")]) == [((2,) * MAX_ASKS,)]
 
 
 # Expiry, and what can be read

@@ -208,6 +208,17 @@ def test_a_malformed_request_spoils_the_batch_before_anything_is_charged(warmed:
     expect(bad, lambda: warmed.acquire_many([("good", FIVE), ("also good", FIVE), request_]))
 
 
+@pytest.mark.parametrize("requests", [None, 5])
+def test_a_batch_that_is_no_batch_is_refused(warmed: Calls, requests: Any) -> None:
+    bad = InvalidRequest, f"requests: expected an iterable of (key, quota), not {type(requests).__name__}"
+    expect(bad, lambda: warmed.acquire_many(requests))
+
+
+def test_a_request_has_no_more_quotas_than_can_be_refunded(warmed: Calls) -> None:
+    quotas = [f"5/minute name q{number}" for number in range(1_025)]
+    expect((InvalidRequest, "a request of 1025 quotas: expected at most 1024"), lambda: warmed.acquire(KEY, quotas))
+
+
 @pytest.mark.parametrize("quota", [FIVE, "5/minute"])
 def test_a_batch_from_an_iterator_is_answered_whole_or_refused(warmed: Calls, quota: Any) -> None:
     """An answer to some requests, or to none, would read as if the others had not been asked."""

@@ -24,6 +24,7 @@ from penstock.model import (
     Receipt,
     Reset,
     Verdict,
+    check_asks,
     check_cost,
     check_key,
     check_quotas,
@@ -132,9 +133,10 @@ class Operations:
 
     def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Acquire:
         """Return one operation for all requests: all are charged or none."""
-        asks = [ask for op in self.acquire_many(list(requests)) for ask in op.asks]
+        asks = [ask for op in self.acquire_many(listed(requests)) for ask in op.asks]
         if not asks:
             raise InvalidRequest("no requests: expected at least one")
+        check_asks(len(asks))
         counters = set()
         for key, quota, _, _ in asks:
             counter = key, quota.identity
@@ -254,6 +256,15 @@ class Operations:
     def delay_left(self, verdict: Verdict) -> Micros:
         """Return how long an admitted request still waits for its turn."""
         return max(verdict.at_us + verdict.delay_us - self.now(), 0) if verdict.delay_us else 0
+
+
+def listed(requests: Iterable[Request]) -> list[Request] | tuple[Request, ...]:
+    """Return the requests of a batch, which may be read once only."""
+    if isinstance(requests, list | tuple):
+        return requests
+    if not isinstance(requests, Iterable):
+        raise InvalidRequest(f"requests: expected an iterable of (key, quota), not {type(requests).__name__}")
+    return list(requests)
 
 
 def all_renewed(op: Amend, amended: Amended) -> bool:

@@ -52,9 +52,8 @@ return function(limit, period, count_denied)
       log.at = newest[1]
     end
     local gone = log.at - period
-    log.key, log.gone = state.key, gone < 0 and '(0' or text(gone)
-    local since = gone < 0 and '0' or '(' .. text(gone)
-    local found = call('ZRANGEBYSCORE', state.key, since, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+    log.key, log.gone, log.since = state.key, gone < 0 and '(0' or text(gone), gone < 0 and '0' or '(' .. text(gone)
+    local found = call('ZRANGEBYSCORE', state.key, log.since, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
     if found[1] then
       local oldest = read_entry(found[1], tonumber(found[2]))
       if not oldest or oldest[2] > newest[2] then
@@ -104,7 +103,7 @@ return function(limit, period, count_denied)
 
   function counter.force(state, cost)
     local log = live(state)
-    log.cost, log.forced = min(cost, (EXACT - 1) / 2), true
+    log.cost, log.forced = min(cost, MAX_USED), true
     return log
   end
 
@@ -116,12 +115,42 @@ return function(limit, period, count_denied)
     end
   end
 
+  -- Make room in the totals for `cost` more: write the live entries again with totals that begin at theirs. Where even
+  -- those leave no room, one entry that fills any limit stands for all of them.
+  local function renumber(key, log, cost)
+    if not log.oldest or log.total + cost <= EXACT then
+      return
+    end
+    local found, base = call('ZRANGEBYSCORE', key, log.since, '+inf', 'WITHSCORES'), log.base
+    local fits = log.total - base + cost <= EXACT
+    call('ZADD', key, '-1', '@') -- so that the set is not gone in between
+    call('ZREMRANGEBYSCORE', key, '0', '+inf')
+    for position = 1, #found, 2 do
+      local entry = fits and read_entry(found[position], tonumber(found[position + 1]))
+      if entry then
+        add_entry(key, entry[1], entry[2] - base, entry[3])
+      end
+    end
+    if not fits then
+      log.oldest = { log.at, MAX_USED, MAX_USED }
+      base = log.total - MAX_USED
+      add_entry(key, log.at, MAX_USED, MAX_USED)
+    else
+      log.oldest[2] = log.oldest[2] - base
+    end
+    call('ZREM', key, '@')
+    log.base, log.total = 0, log.total - base
+  end
+
   -- Make the set what `log` says; returns when all of it will have left the window, nil if nothing is left.
   function counter.change(key, log)
     if log.stepped then
       for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. text(now), '+inf')) do
         call('ZADD', key, text(now), member)
       end
+    end
+    if log.cost then
+      renumber(key, log, log.cost)
     end
     local trims = log.forced and count_denied == 1 -- what was settled stays, as its limit may have been raised since
     local decides_all = trims and log.cost >= limit -- the newest `limit` units do
@@ -193,6 +222,7 @@ return function(limit, period, count_denied)
       return units, log
     end
     counter.change(key, log)
+    renumber(key, log, cost)
     insert(key, at, cost)
     if count_denied == 1 then
       log = live(counter.find(key))
