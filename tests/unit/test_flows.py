@@ -167,6 +167,7 @@ def interrupting(function: Any, at: int) -> Any:
                 raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces instructions only if a frame had this before settrace
     return trace
 
 
