@@ -205,6 +205,40 @@ def test_interrupt_between_two_steps_is_thrown_into_the_flow_or_closes_it() -> N
     assert thrown >= 5
 
 
+def test_interrupt_at_any_instruction_stays_an_interrupt_where_the_flow_cleans_up() -> None:
+    refunded = 0
+    for at in range(1, 500):
+        log: list[str] = []
+
+        def refunding(log: list[str] = log) -> Flow[str]:
+            try:
+                log.append("charged")
+                yield 1
+                yield 2
+            except BaseException:
+                log.append("refunded")
+                yield 3
+                raise
+            log.append("returned")
+            return "done"
+
+        before = sys.gettrace()
+        sys.settrace(interrupting(drive, at))
+        try:
+            result = drive(refunding())
+        except KeyboardInterrupt:
+            result = "interrupted"
+        finally:
+            sys.settrace(before)
+        if result == "done":
+            break
+        assert log in ([], ["charged", "refunded"], ["charged", "returned"])
+        refunded += log[1:] == ["refunded"]
+    else:
+        pytest.fail("the runner was interrupted at every count: expected an end")
+    assert refunded >= 5
+
+
 def test_interrupt_that_a_flow_swallows_does_not_end_it() -> None:
     def stubborn() -> Flow[str]:
         try:
