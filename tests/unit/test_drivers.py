@@ -359,6 +359,30 @@ def test_a_fault_in_what_is_due_harms_nobody(caplog: pytest.LogCaptureFixture) -
     assert SECRET not in caplog.text
 
 
+def test_layer_whose_own_work_fails_keeps_no_other_layer_from_its_own(store: Watched, clock: ManualClock) -> None:
+    seen: list[Any] = []
+    once = due_once(seen)
+    engine = Engine(store, [once, Broken("due")], clock, "local")
+    engine.run_due()
+    assert store.batches == [[ask("its own")]]
+    assert seen[-1] == ("only", "up", 1, clock.micros, "own")
+
+
+def test_layer_that_cannot_tell_whether_it_is_pending_ends_no_ticks(store: Watched, clock: ManualClock) -> None:
+    class Unsure(Passing):
+        @property
+        def pending(self) -> bool:
+            raise ZeroDivisionError
+
+    class Sure(Passing):
+        pending = True
+
+    told: list[Any] = []
+    assert Engine(store, [Unsure(), Sure()], clock, "local", told.append).tick() is not None
+    assert Engine(store, [Unsure()], clock, "local", told.append).tick() is None
+    assert told == [LayerFailed("driver", "ZeroDivisionError")] * 2
+
+
 def due_once(seen: list[Any], done: threading.Event | None = None) -> Layer:
     class Once(Housekeeping):
         def due(self, now: Micros) -> Due:

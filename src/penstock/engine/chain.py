@@ -98,20 +98,23 @@ class Chain:
 
     def due(self, now: Micros) -> Work:
         """Return the due work, and set `due_at` to the next instant at which there may be more."""
-        work = [(position, layer.due(now)) for position, layer in enumerate(self.layers)]
+        work = [(position, self._due_of(layer, now)) for position, layer in enumerate(self.layers)]
         self.due_at = min([due.next_at for _, due in work if due.next_at is not None], default=NEVER)
         return [(position, due) for position, due in work if due.ops]
+
+    def _due_of(self, layer: Layer, now: Micros) -> Due:
+        """Return the due work of a layer; an error costs the other layers nothing."""
+        try:
+            return layer.due(now)
+        except Exception as error:
+            self._note(error, now)
+            return Due(next_at=now + SECOND)
 
     def begin_due(self, now: Micros) -> Work:
         """Return the due work to be started beside a caller, unless some is under way. `end_due` must follow."""
         if 0 <= self._busy_until - now <= BUSY:
             return []
-        try:
-            work = self.due(now)
-        except Exception as error:
-            self.due_at = now + SECOND
-            self._note(error, now)
-            return []
+        work = self.due(now)
         if work:
             self._busy_until = now + BUSY
         return work
@@ -130,7 +133,13 @@ class Chain:
 
     def is_pending(self) -> bool:
         """Return whether a layer has something to report to the store before it is too late."""
-        return any(getattr(layer, "pending", False) for layer in self.layers)
+        for layer in self.layers:
+            try:
+                if getattr(layer, "pending", False):
+                    return True
+            except Exception as error:  # must not end the thread of the ticker, which all engines share
+                self._note(error, self.now())
+        return False
 
     def is_in_a_hurry(self, until: Micros) -> bool:
         """Return whether a layer has more to report at once, and there is time for it."""
