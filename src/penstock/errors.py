@@ -20,8 +20,11 @@ A message names the thing, the value and what was expected. Keys are identities,
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
-from traceback import format_tb
+from functools import partial
+from traceback import format_tb, walk_tb
+from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -42,6 +45,28 @@ def shown(value: object) -> str:
 def fault(error: BaseException) -> str:
     """Return the type and traceback of an internal error for logs, without its message, which may quote a key."""
     return f"{type(error).__name__}\n{''.join(format_tb(error.__traceback__))}"
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised `error`, as soft time limits of task queues do.
+
+    Such an error ends what the process was doing, whatever that was. So it is never handled as a failure of Penstock's
+    own, also where it derives from `Exception`. It is known by its traceback, which has the frame of an installed
+    handler.
+    """
+    frames = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+    return not frames.isdisjoint(map(_handler_code, range(1, signal.NSIG)))
+
+
+def _handler_code(number: int) -> CodeType | None:
+    """Return the code of the Python function that handles a signal, if there is one."""
+    handler: object = signal.getsignal(number)
+    while isinstance(handler, partial):
+        handler = handler.func
+    if callable(handler) and not hasattr(handler, "__code__"):  # an object; methods have the code of their function
+        handler = type(handler).__call__
+    code = getattr(handler, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 class PenstockError(Exception):

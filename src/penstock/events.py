@@ -17,6 +17,7 @@ import logging
 from typing import Any, NamedTuple, Protocol
 
 from penstock.clock import monotonic
+from penstock.errors import is_from_signal_handler
 
 log = logging.getLogger("penstock.events")
 
@@ -127,7 +128,9 @@ def tell(hook: Hook, event: Any) -> None:
     """Call `hook` with an event, and log what it raises."""
     try:
         hook(event)
-    except Exception:
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
         now, kind = monotonic(), type(event).__name__
         if now - _logged_at.get(kind, -LOG_EVERY) >= LOG_EVERY:  # during an outage every answer is an event
             _logged_at[kind] = now

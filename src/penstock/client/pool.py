@@ -15,6 +15,7 @@ from penstock.client.address import Address
 from penstock.client.http import ApiReply, BadReply, Lost, Replies, ReplyOrLost
 from penstock.clock import monotonic
 from penstock.engine.lifetime import renew_in_children
+from penstock.errors import is_from_signal_handler
 
 AT_ONCE = 64
 """How many requests are written before replies are read: a service whose replies are not read stops reading."""
@@ -62,14 +63,12 @@ class _Connection:
                 while len(replies) < sent:
                     replies += self._read(until)
             return [*replies]
-        except TimeoutError:
-            why, ended = "no answer in time", False
-        except (OSError, BadReply) as error:
-            why, ended = _named(error), True
-        except BaseException:  # an interrupt: the replies are still to come
-            self.close()
-            raise
-        self.close()
+        except BaseException as error:
+            self.close()  # replies may still come
+            if not isinstance(error, OSError | BadReply) or is_from_signal_handler(error):
+                raise
+            ended = not isinstance(error, TimeoutError)
+            why = _named(error) if ended else "no answer in time"
         taken = sent if not self._replies.last else len(replies)  # a peer takes no request after its last reply
         lost = [Lost(why, "unknown" if n < taken else "no", ended) for n in range(len(replies), len(requests))]
         return [*replies, *lost]
@@ -112,10 +111,12 @@ class ConnectionPool:
         if connection is None:
             try:
                 connection = _Connection(self._address, until)
-            except TimeoutError:
-                return [Lost("cannot be reached in time", "no")] * len(requests)
             except OSError as error:
-                return [Lost(f"cannot be reached: {_named(error)}", "no")] * len(requests)
+                if is_from_signal_handler(error):
+                    raise
+                late = isinstance(error, TimeoutError)
+                why = "cannot be reached in time" if late else f"cannot be reached: {_named(error)}"
+                return [Lost(why, "no")] * len(requests)
         replies = connection.exchange(requests, until)
         if self._closed or len(self._idle) >= IDLE or not connection.usable:
             connection.close()

@@ -2,7 +2,8 @@
 
 An internal error in a layer or store is answered as if the store had failed: all requests pass or none does, as
 `on_failure` says (all pass where it says `local`, because the layer that decides locally may have failed). It is logged
-and reported, and never raised, unless `on_failure` is "raise".
+and reported, and never raised, unless `on_failure` is "raise". What a signal handler raised is no internal error, and
+passes through.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.clock import SECOND, Clock, Micros
 from penstock.engine.fail_modes import instead
 from penstock.engine.protocols import Due, Layer
 from penstock.engine.ticker import SOONEST, ticks_by
-from penstock.errors import StoreError, fault
+from penstock.errors import StoreError, fault, is_from_signal_handler
 from penstock.events import Hook, LayerFailed, tell
 from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
 
@@ -75,7 +76,7 @@ class Chain:
         return outcomes
 
     def stand_in(self, ops: Sequence[Op], error: Exception) -> list[Outcome]:
-        """Return the outcomes after an internal error, or raise it if nothing may stand in for the store."""
+        """Return the outcomes after an internal error; raise it if nothing may stand in for the store."""
         if self._on_failure == "raise":
             raise error
         now = self.now()
@@ -88,6 +89,9 @@ class Chain:
         return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"
 
     def _note(self, error: BaseException, now: Micros) -> None:
+        """Report an internal error; raise it if it is none."""
+        if is_from_signal_handler(error):
+            raise error
         self.faults += 1
         tell(self._hook, LayerFailed("driver", type(error).__name__))
         if not 0 <= now - self._logged_at < LOG_EVERY:

@@ -11,7 +11,6 @@ import _thread
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -31,7 +30,7 @@ from penstock.engine.protocols import (
     V,
 )
 from penstock.engine.ticker import LoopTimer, call_after
-from penstock.errors import InvalidInput, InvalidOption
+from penstock.errors import InvalidInput, InvalidOption, is_from_signal_handler
 from penstock.events import Hook, nobody
 from penstock.model import OnFailure, Op, Outcome, Posed
 from penstock.quota import Quota
@@ -136,12 +135,15 @@ class _Engine:
         chain = self._chain
         chain.finished = True
         self.decide = _elsewhere
-        with suppress(Exception):
+        try:
             until = chain.now() + FINISHING
             if chain.is_pending():
                 yield from self._running_due()
             while chain.is_in_a_hurry(until):
                 yield from self._running_due()
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
 
 
 class Engine(_Engine):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from penstock.clock import SECOND, Micros
 from penstock.engine.options import at_least
 from penstock.engine.protocols import Declined, Due, Entered, Local
+from penstock.errors import is_from_signal_handler
 from penstock.model import NOT_CHARGED, Acquire, Amend, Answer, Ask, Decision, Key, Op, Outcome, Verdict, new
 from penstock.quota import CONCURRENCY, Quota
 
@@ -88,7 +89,9 @@ class DenyCache:
         def repeated(key: Key, cost: int, now: Micros) -> Verdict | None:
             try:
                 refusals = self._young.get(key) or self._old.get(key)
-            except Exception:  # no valid key; or an internal error, which the engine finds and answers
+            except Exception as error:  # no valid key; or an internal error, which the engine finds and answers
+                if is_from_signal_handler(error):
+                    raise
                 return None
             refusal = refusals.get(quota) if refusals is not None else None
             if refusal is None or cost.__class__ is not int or not refusal[1][0] <= cost <= capacity:

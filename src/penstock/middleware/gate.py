@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 from penstock.enforcer import AsyncEnforcer, Enforcer
 from penstock.engine.decorator import is_coroutine_function
 from penstock.engine.operations import QuotaLike
-from penstock.errors import CostExceedsLimit, InvalidOption, fault, shown
+from penstock.errors import CostExceedsLimit, InvalidOption, fault, is_from_signal_handler, shown
 from penstock.headers import Header, HeaderWriter
 from penstock.holds import holds_place
 from penstock.limiter import AsyncLimiter, Limiter
@@ -194,6 +194,8 @@ class Gate:
         except request.not_yet:
             raise
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             _fault("cost", error, "the request costs the most it could")
             return self._most
         if isinstance(cost, bool) or not isinstance(cost, int):
@@ -239,6 +241,8 @@ class Gate:
         try:
             return self._charge is None or bool(self._charge(status))
         except Exception as error:  # the response exists, and places have to come back all the same
+            if is_from_signal_handler(error):
+                raise
             _fault("charge", error, "the request stays charged")
             return True
 

@@ -35,7 +35,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock.clock import SECOND, Micros
 from penstock.engine.options import at_least, up_to_a_day
-from penstock.errors import Fault, InvalidOption, InvalidRequest, InvalidRules, shown
+from penstock.errors import Fault, InvalidOption, InvalidRequest, InvalidRules, is_from_signal_handler, shown
 from penstock.events import Hook, LayerFailed, nobody, tell
 from penstock.rules.entries import reader
 
@@ -326,6 +326,8 @@ class KeyDirectory(_Directory[KeyTable | LookUp]):
         try:
             return self._learn(digest, source(digest), now)
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             return self._failed(digest, known, error, now)
 
 
@@ -344,6 +346,8 @@ class AsyncKeyDirectory(_Directory[AsyncLookUp]):
         try:
             return self._learn(digest, await self._source(digest), now)
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             return self._failed(digest, known, error, now)
 
 

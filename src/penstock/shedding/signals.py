@@ -26,7 +26,7 @@ from weakref import WeakSet, ref
 from penstock.clock import SECOND, Clock, Micros, SteadyClock
 from penstock.engine.lifetime import renew_in_children
 from penstock.engine.options import micros, whole
-from penstock.errors import InvalidOption, shown
+from penstock.errors import InvalidOption, is_from_signal_handler, shown
 from penstock.events import Hook, SignalFailed, tell
 from penstock.model import new
 from penstock.shedding.admission import Admission
@@ -66,6 +66,8 @@ class Gauge:
             if not 0 <= pressure < float("inf"):
                 raise ValueError("not a pressure")
         except Exception as error:  # the request that triggered the sample must not fail because of it
+            if is_from_signal_handler(error):
+                raise
             self._fail(type(error).__name__)
             return Reading(0.0, self.name)
         self._failing = False

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import hiredis
 
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.errors import fault
+from penstock.errors import fault, is_from_signal_handler
 from penstock.model import Failed, Op, Outcome, new
 from penstock.stores.redis.codec import Codec, Part, ScriptCall, is_always_alike
 from penstock.stores.redis.config import Node, RedisSettings
@@ -94,6 +94,8 @@ class Commands:
         try:
             outcomes, stale, now, corrupt = self._codec.decode(ops, call, reply)  # type: ignore[arg-type]
         except Exception as error:  # callers wait for an outcome, whatever it was that replied
+            if is_from_signal_handler(error):
+                raise
             log.error("redis at %s: unparsable reply: %s", _place(node), fault(error))
             return [unanswered("unparsable reply", _place(node))] * len(ops), [], 0
         if corrupt:

@@ -23,6 +23,7 @@ import hiredis
 
 from penstock.clock import monotonic
 from penstock.engine.lifetime import Token, no_token, renew_in_children
+from penstock.errors import is_from_signal_handler
 from penstock.model import Failed
 from penstock.stores.redis.commands import LOADS, Commands, is_demoted, is_unknown_script
 from penstock.stores.redis.config import Node, RedisSettings
@@ -170,6 +171,8 @@ class RedisPool:
     def _broken(self, connection: BlockingConnection, error: BaseException, began: float) -> BaseException:
         """Return what to raise after an error on a connection, and close that: replies may be outstanding."""
         self._drop(connection)
+        if is_from_signal_handler(error):
+            return error
         if isinstance(error, TimeoutError):
             return self._unanswered(began, unanswered("no answer within the deadline", self.place))
         if isinstance(error, OSError | hiredis.ProtocolError):
