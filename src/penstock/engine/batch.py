@@ -1,15 +1,14 @@
-"""Batch: operations of many calls, which go to the store together.
+"""Batch: the operations of many calls, sent to the store together.
 
     batch = Batch(engine, observer)
-    batch.add((op,), deadline, then)       # as often as there are requests
+    batch.add((op,), deadline, then)       # once for each call
     batch.run()
 
-`run` hands the operations to the engine, one group for each deadline, so that a short deadline of one caller does not
-shorten those of others. `then` receives the outcomes of its own operations: over memory before `run` returns, over a
-shared store when it has replied. `run` never waits, so the calls that were read in one turn of the event loop are sent
-to the store in the same turn.
+`run` hands the operations to the engine, one group for each deadline, so that the short deadline of one call does not
+apply to others. `then` receives the outcomes of its own operations: before `run` returns if the store is in this
+process, else when the store has replied. `run` never waits: calls read in one turn of the event loop are sent in it.
 
-The observer is called once for the decisions in this process, and once for each group.
+The observer is called once for the decisions made in this process, and once for each group.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from penstock.model import Failed, Op, Outcome, Verdict
 log = logging.getLogger("penstock.service")
 
 RESERVE: Micros = 1_000
-"""The part of a caller's time that is kept for sending the answer."""
+"""Reserved from the time of a call for sending the reply."""
 
 STEP: Micros = 1_000
-"""Deadlines of callers are rounded down to multiples of this, so that few of them differ."""
+"""Deadlines of callers are rounded down to a multiple of this, so that a batch has few groups."""
 
 INTERNAL_FAILURE = Failed(StoreError("an internal error", transient=False), "unknown")
-"""The outcome of operations whose answer could not be made."""
+"""The outcome of operations whose reply failed with an internal error."""
 
 Then: TypeAlias = Callable[[Sequence[Outcome]], None]
 """Receives the outcomes of the operations that were added with it."""
 
 
 class Batch:
-    """The operations of a batch of calls, and their results for the observer.
+    """The operations of a batch of calls, and what the observer has yet to receive.
 
-    - `decided`: verdicts that were not reported yet.
-    - `statuses`: statuses of answers that were not reported yet, by route.
+    - `decided`: verdicts.
+    - `statuses`: statuses of replies, by route.
     """
 
     __slots__ = ("_began", "_engine", "_groups", "_observer", "_sent", "decided", "statuses")
@@ -60,7 +59,7 @@ class Batch:
         self.statuses: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, ops: Sequence[Op], deadline: Micros, then: Then) -> None:
-        """Run `ops` with the batch; the store may take `deadline` microseconds."""
+        """Add `ops` to the batch; the store may take `deadline` microseconds, and `then` receives the outcomes."""
         group = self._groups.get(deadline)
         if group is None:
             group = self._groups[deadline] = ([], [])
@@ -68,7 +67,7 @@ class Batch:
         group[1].append((then, len(ops)))
 
     def run(self) -> None:
-        """Send the operations, and report the calls that were answered without the store."""
+        """Send the operations, and report the calls that were decided in this process."""
         if self._observer is not None and (self.decided or self.statuses):
             now = monotonic()
             self._report(now, now)
@@ -87,7 +86,7 @@ class Batch:
         for then, number in parts:
             try:
                 then(outcomes[at : at + number])
-            except Exception as error:  # must keep neither the others from their answers, nor this caller waiting
+            except Exception as error:  # the other calls need their replies, and so does this one
                 log.error("an internal error while answering: %s", fault(error))
                 with suppress(Exception):
                     then([INTERNAL_FAILURE] * number)
@@ -108,7 +107,7 @@ class Batch:
 
 
 class Gather:
-    """Results that belong together and come one by one: `done` receives all of them, in order, with the last."""
+    """Collects the results of several parts. With the last one, `done` receives all of them in order."""
 
     __slots__ = ("_done", "_missing", "_results")
 
@@ -119,7 +118,7 @@ class Gather:
             done(self._results)
 
     def put(self, position: int, result: Any) -> None:
-        """Take the result of a part. A part that comes again, because `done` failed, replaces the first."""
+        """Record the result of a part. After `done` has failed, a part may be put again; the later result counts."""
         self._results[position] = result
         self._missing -= 1
         if self._missing <= 0:
@@ -127,7 +126,7 @@ class Gather:
 
 
 def time_left(budget: Micros, expires: float | None) -> Micros:
-    """Return how long the store may take: `budget`, but no longer than a caller waits that gives up at `expires`."""
+    """Return how long the store may take: `budget`, or less if the caller gives up before, at `expires`."""
     if expires is None:
         return budget
     left = round((expires - monotonic()) * SECOND) - RESERVE

@@ -1,13 +1,13 @@
-"""When to stop asking a server that does not answer, and when to try again. Pure: time and chance are arguments.
+"""The circuit breaker: stops calls to a server that fails, and tries again later. Pure: time and chance are arguments.
 
-    closed      everything is asked; failures and slow answers are counted
-    open        nothing is asked for a while, so that nobody pays for waiting in vain
-    half-open   a few are asked, as probes; if they go well it closes, if one does not it opens again
+    closed      all calls are made; failures and slow replies are counted
+    open        no call is made for a while, so that none waits for a timeout
+    half-open   a few calls are made, as probes: enough good ones close the breaker, a bad one opens it again
 
-It opens after some failures in a row, or when half of many calls of the last seconds failed or were slow. What was
-asked before it opened does not count afterwards. A probe that has not come back in time counts as failed, whatever
-became of it. Who opens again soon after closing stays open longer, up to a limit: it must notice within a second when
-the server is back.
+The breaker opens after several failures in a row, or when half of many calls of the last seconds failed or were slow.
+Calls begun before it opened do not count afterwards. A probe without a reply in time counts as failed. A breaker that
+opens again soon after closing stays open longer, up to a limit, so that it notices within a second that the server is
+back.
 
 Instants are seconds that never go back.
 """
@@ -31,18 +31,19 @@ NEVER = float("inf")
 TINY = 1e-6
 BACKOFF = 1.25
 LONGEST_DWELL = 1.6
-"""How much longer it stays open each time it opens soon again, and how much longer at most, as factors."""
+"""Factors: how much longer the breaker stays open at each opening in close succession, and at most."""
 
 
 class Limits(NamedTuple):
-    """What a breaker puts up with.
+    """The thresholds of a breaker.
 
-    - `failures`: how many in a row open it.
-    - `share`, `calls`, `window`: or which share of at least so many calls, failed or slow, within so many seconds.
-    - `slow`: seconds from which on an answer is slow.
+    - `failures`: so many in a row open it.
+    - `share`, `calls`, `window`: it also opens if this share of at least `calls` calls within `window` seconds
+      failed or was slow.
+    - `slow`: a reply that takes so many seconds is slow.
     - `dwell`: seconds that it stays open at first.
-    - `probes`: how many are under way at once while it is half-open; `passes`: how many have to go well.
-    - `probing`: seconds within which a probe must have come back.
+    - `probes`: the most probes under way at once; `passes`: so many good ones close it.
+    - `probing`: seconds within which a probe needs its reply.
     """
 
     failures: int = 5
@@ -57,7 +58,7 @@ class Limits(NamedTuple):
 
 
 def check_limits(limits: Limits) -> Limits:
-    """`limits` themselves, if a breaker can work with them."""
+    """Return `limits` if all of them are valid."""
     for name in ("failures", "calls", "probes", "passes"):
         _check(name, getattr(limits, name), int, 1, 1_000_000, "a whole number, at least 1")
     _check("share", limits.share, (int, float), TINY, 1, "more than 0 and at most 1")
@@ -72,7 +73,7 @@ def _check(name: str, value: object, kind: type | tuple[type, ...], least: float
 
 
 class Breaker:
-    """The state machine. `changed(was, state, why)` is told of transitions; `chance()` is a number from 0 to 1."""
+    """The state machine. Calls `changed(was, state, why)` at transitions; `chance()` returns a number from 0 to 1."""
 
     def __init__(
         self, limits: Limits, changed: Callable[[State, State, str], None], chance: Callable[[], float]
@@ -84,24 +85,24 @@ class Breaker:
         self.forced: State | None = None
         self.why = ""
         self._streak = 0
-        self._second, self._calls, self._bad = 0, 0, 0  # of this second
-        self._seconds: deque[tuple[int, int, int]] = deque()  # and those before, as far as they count
-        self._tries_at = 0.0  # when an open one lets probes through
-        self._probes: list[float] = []  # when those under way began
+        self._second, self._calls, self._bad = 0, 0, 0  # the current second, and its counts
+        self._seconds: deque[tuple[int, int, int]] = deque()  # earlier seconds within the window
+        self._tries_at = 0.0  # when an open breaker becomes half-open
+        self._probes: list[float] = []  # when the probes under way began
         self._passed = 0
         self._openings = 0  # in close succession
         self._closed_at = self._opened_at = -NEVER
 
     def unlock(self) -> None:
-        """Make the lock anew: whoever held it when a process was forked is not there to give it up.
+        """Replace the lock, in a forked child: the thread that held it does not exist there.
 
-        It is held for transitions, so `changed` must be quick, and for the sliding window; counting within a second
-        goes without, and may miss one in a million.
+        The lock is held for transitions, so `changed` must be quick, and for the sliding window. Counting within a
+        second does not take it, and may miss one call in a million.
         """
         self._lock = RLock()
 
     def admits(self, now: float) -> bool:
-        """Whether to ask. To be called when it is not closed; a yes is a probe, which began `now`."""
+        """Return whether a call may be made although the breaker is not closed; if so, as a probe begun `now`."""
         if self.forced is not None:
             return self.forced == CLOSED
         with self._lock:
@@ -122,7 +123,7 @@ class Breaker:
             return True
 
     def succeeded(self, began: float, now: float) -> None:
-        """A call that began then was answered now."""
+        """Record the reply, at `now`, to a call begun at `began`."""
         if self.state != CLOSED:
             self._probe_passed(began, now)
             return
@@ -137,7 +138,7 @@ class Breaker:
             self._judge(now, "slow")
 
     def failed(self, began: float, now: float, why: str) -> None:
-        """A call that began then was not answered, and that is clear now."""
+        """Record the failure, at `now`, of a call begun at `began`."""
         if self.state != CLOSED:
             self._probe_failed(began, now, why)
             return
@@ -156,7 +157,7 @@ class Breaker:
             self._judge(now, why)
 
     def force(self, state: State | None) -> None:
-        """Keep it open or closed, whatever happens, until told otherwise (None)."""
+        """Keep the breaker open or closed, whatever happens; None ends that."""
         if state not in (OPEN, CLOSED, None):
             raise InvalidOption(f"breaker {shown(state)}: expected open, closed or None")
         with self._lock:
@@ -171,7 +172,7 @@ class Breaker:
     # The sliding window
 
     def _turn(self, second: int) -> None:
-        """Begin another second, and forget those that no longer count."""
+        """Begin another second, and drop those that have left the window."""
         with self._lock:
             if second <= self._second:  # another thread has done it
                 return
@@ -181,7 +182,7 @@ class Breaker:
                 self._seconds.popleft()
 
     def _judge(self, now: float, why: str) -> None:
-        """After something bad: is it too much?"""
+        """Open if too many of the calls in the window failed or were slow."""
         with self._lock:
             calls = self._calls + sum([calls for _, calls, _ in self._seconds])
             bad = self._bad + sum([bad for _, _, bad in self._seconds])

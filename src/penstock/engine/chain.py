@@ -1,9 +1,9 @@
-"""The layers of an engine, from the caller down to the store: what becomes of a batch, and their own work.
+"""The layers of an engine: batches on their way through them, and their background work. No I/O.
 
-An internal error in a layer or store is answered as if the store had failed: all requests pass or none does, as
-`on_failure` says (all pass where it says `local`, because the layer that decides locally may have failed). It is logged
-and reported, and never raised, unless `on_failure` is "raise". What a signal handler raised is no internal error, and
-passes through.
+An internal error in a layer or store is logged and reported, and answered as `on_failure` says: with "closed" the
+requests are refused, with "open" they pass. With "local" they pass too, because the layer that decides locally may be
+the one that failed. Only with "raise" is the error raised. An exception of a signal handler is no
+internal error, and passes through.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.model import Acquire, Failed, OnFailure, Op, Outcome, Verdict
 
 NEVER: Micros = 2**63
 BUSY: Micros = 10 * SECOND
-"""How long due work that is under way keeps more from being started: what does it may have been killed."""
+"""How long work under way keeps more from being started; after that, its thread or task is taken for dead."""
 
 LOG_EVERY: Micros = 10 * SECOND
 
@@ -55,7 +55,7 @@ class Chain:
     # A batch
 
     def down(self, ops: Sequence[Op], now: Micros, below: int = 0) -> tuple[Sequence[Op], list[Any]]:
-        """Return what reaches the store of `ops` that enter at layer `below`, and the tokens of the layers."""
+        """Pass `ops` through the layers from number `below` on; return what is left for the store, and their tokens."""
         tokens = []
         for layer in self.layers[below:] if below else self.layers:
             ops, token = layer.enter(ops, now)
@@ -63,7 +63,7 @@ class Chain:
         return ops, tokens
 
     def up(self, ops: Sequence[Op], outcomes: list[Outcome], tokens: list[Any]) -> list[Outcome]:
-        """Return the outcomes of `ops` as the caller sees them; `tokens` are those of all layers that were passed."""
+        """Return the outcomes of `ops` as the layers leave them to the caller; `tokens` are what `down` returned."""
         if len(ops) == 1 and len(outcomes) == 1 and self._ignores_admissions:
             (outcome,) = outcomes
             if outcome.__class__ is Verdict and outcome[0][0]:
@@ -76,7 +76,7 @@ class Chain:
         return outcomes
 
     def stand_in(self, ops: Sequence[Op], error: Exception) -> list[Outcome]:
-        """Return the outcomes after an internal error; raise it if nothing may stand in for the store."""
+        """Return the outcomes after an internal error; raise it if `on_failure` is "raise"."""
         if self._on_failure == "raise":
             raise error
         now = self.now()
@@ -98,7 +98,7 @@ class Chain:
             self._logged_at = now
             log.error("an internal error (%d so far): %s", self.faults, fault(error))
 
-    # Work of the layers themselves
+    # Background work of the layers
 
     def due(self, now: Micros) -> Work:
         """Return the due work, and set `due_at` to the next instant at which there may be more."""
@@ -115,7 +115,7 @@ class Chain:
             return Due(next_at=now + SECOND)
 
     def begin_due(self, now: Micros) -> Work:
-        """Return the due work to be started beside a caller, unless some is under way. `end_due` must follow."""
+        """Return the due work, unless some is under way. The caller starts it, and `end_due` must follow."""
         if 0 <= self._busy_until - now <= BUSY:
             return []
         work = self.due(now)
@@ -124,7 +124,7 @@ class Chain:
         return work
 
     def end_due(self, undone: Work, error: BaseException | None = None, charged: Charged = "unknown") -> None:
-        """Report what is `undone` to its layers, so that it is not lost."""
+        """End due work. Its layers receive what is `undone` as failed, so that nothing is lost."""
         self._busy_until = 0
         failed = Failed(StoreError("not done", transient=True), charged)
         try:
@@ -136,7 +136,7 @@ class Chain:
             self._note(error, self.now())
 
     def is_pending(self) -> bool:
-        """Return whether a layer has something to report to the store before it is too late."""
+        """Return whether a layer has something that the store still has to receive."""
         for layer in self.layers:
             try:
                 if getattr(layer, "pending", False):
@@ -146,12 +146,12 @@ class Chain:
         return False
 
     def is_in_a_hurry(self, until: Micros) -> bool:
-        """Return whether a layer has more to report at once, and there is time for it."""
+        """Return whether a layer has more work due now, and `until` has not passed."""
         now = self.now()
         return self.is_pending() and self.due_at <= now < until
 
     def next_tick(self) -> Micros | None:
-        """Return after how long the ticker is needed, if at all."""
+        """Return after how long the ticker has to call again; None if that is not needed."""
         if self.finished or not self.is_pending():
             return None
         return max(self.due_at - self.now(), SOONEST)

@@ -1,8 +1,8 @@
 """Engines run operations through the layers and the store: one blocks, one is for asyncio.
 
-What the layers do is in `chain.py` and does no I/O, so an engine is three steps, and only the middle one waits. The
-work that layers have of their own is done beside the callers: the first call after it is due starts it, or the ticker
-does. No caller waits for it.
+An engine takes three steps: down through the layers, the store, up through the layers. Only the middle one waits; the
+layers are in `chain.py`, which does no I/O. Background work of layers runs beside the callers: the first call after it
+is due starts it, or the ticker does. No caller waits for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.model import OnFailure, Op, Outcome, Posed
 from penstock.quota import Quota
 
 FINISHING: Micros = SECOND
-"""How long reporting to the store may take when a limiter is closed."""
+"""How long background work may take when a limiter is closed."""
 
 
 Caller: TypeAlias = asyncio.Future[list[Outcome]]
@@ -54,7 +54,7 @@ def resolve(caller: Caller, outcomes: list[Outcome] | Exception) -> None:
 
 
 class Decide(Protocol):
-    """Decide checked asks at an instant, all or none; None if that cannot be done in this process."""
+    """Decide checked asks at an instant, all or none; None if only the store can decide."""
 
     def __call__(self, asks: tuple[Posed, ...], now: Micros, kind: type[V], /) -> V | None: ...
 
@@ -98,12 +98,12 @@ class _Engine:
         return BoundQuota(quotas, local)
 
     def tick(self) -> Micros | None:
-        """Start what is due without a caller. Return after how long to be called again, if at all."""
+        """Start due work, called by the ticker. Return after how long to call again; None if that is not needed."""
         self._start_due(self._chain.now())
         return self._chain.next_tick()
 
     def _come_by(self, now: Micros) -> None:
-        """Start what is due for a caller; the ticker sees to what is due next."""
+        """Start due work on behalf of a caller, and have the ticker start what is due next."""
         chain = self._chain
         self._start_due(now)
         if chain.ticks and chain.due_at != NEVER:
@@ -121,7 +121,7 @@ class _Engine:
         return None if chain.due_at == NEVER else chain.due_at
 
     def _doing(self, work: Work) -> Flow[None]:
-        """Do all of it. What is left in `work` when an error is raised was not done, or its result is unknown."""
+        """Run due work. After an error, `work` still has what was not done, or has an unknown result."""
         chain = self._chain
         while work:
             position, due = work[0]
@@ -131,7 +131,7 @@ class _Engine:
             chain.layers[position].leave(due.token, outcomes, chain.now())
 
     def _finishing(self) -> Flow[None]:
-        """Do what must not be left undone once no call comes any more, as far as it can be done at once."""
+        """Run the background work that must not be left undone; no round begins after `FINISHING`."""
         chain = self._chain
         chain.finished = True
         self.decide = _elsewhere
@@ -177,7 +177,7 @@ class Engine(_Engine):
         done(outcomes)
 
     def alarm(self) -> tuple[threading.Event, Callable[[], bool]]:
-        """Return an event to wait for, and what sets it from any thread and returns whether that was possible."""
+        """Return an event to wait for, and a function that sets it from any thread and returns whether it could."""
         event = threading.Event()
         return event, partial(_set, event)
 
@@ -190,11 +190,11 @@ class Engine(_Engine):
         self.clock.wait(alarm, micros)
 
     def run_due(self) -> Micros | None:
-        """Do what is due for the layers. Return when to come again."""
+        """Run the due work of the layers. Return the instant at which more is due."""
         return drive(self._running_due())
 
     def finish(self) -> None:
-        """Do what must not be left undone at the end, and decide nothing more in this process."""
+        """Run the background work that must not be left undone, and stop deciding in this process."""
         drive(self._finishing())
 
     def _call_after(self, after: Micros) -> None:
@@ -220,7 +220,7 @@ class Engine(_Engine):
 class AsyncEngine(_Engine):
     """Runs operations for asyncio.
 
-    Over a store with `submit`, a caller that is cancelled does not keep the outcomes from the layers.
+    Over a store with `submit`, the layers receive the outcomes even if the caller was cancelled.
     """
 
     _store: AsyncStore
@@ -241,7 +241,7 @@ class AsyncEngine(_Engine):
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
         """Return the outcomes of `ops`, through all layers; the store may take `deadline` microseconds.
 
-        Whatever is run in one turn of the event loop goes out together.
+        All operations that are run in one turn of the event loop are sent together.
         """
         if not self._chain.layers:
             return self._store.run(ops, deadline)
@@ -254,8 +254,8 @@ class AsyncEngine(_Engine):
     def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
         """Run `ops` and call `done` with their outcomes, or with an error, perhaps before this returns.
 
-        They are sent at once. With `gone` they wait for others of this turn of the event loop, and are dropped if
-        `gone` returns true by then.
+        Without `gone` they are sent at once. With `gone` they are sent at the end of this turn of the event loop,
+        unless `gone` returns true by then.
         """
         if self._send is None:
             self._start(self._run_for(ops, deadline, done))
@@ -278,7 +278,7 @@ class AsyncEngine(_Engine):
             self._left(ops, tokens, done, [])
 
     def _left(self, ops: Sequence[Op], tokens: list[Any], done: Done, outcomes: list[Outcome] | Exception) -> None:
-        """Call `done` with what the layers make of the outcomes."""
+        """Pass the outcomes up through the layers, and call `done` with the result."""
         try:
             if isinstance(outcomes, Exception):
                 raise outcomes
@@ -322,7 +322,7 @@ class AsyncEngine(_Engine):
         return task
 
     def alarm(self) -> tuple[asyncio.Event, Callable[[], bool]]:
-        """Return an event to wait for, and what sets it from any thread and returns whether that was possible."""
+        """Return an event to wait for, and a function that sets it from any thread and returns whether it could."""
         event = asyncio.Event()
         return event, partial(_set_soon, asyncio.get_running_loop(), event)
 
@@ -339,11 +339,11 @@ class AsyncEngine(_Engine):
         return self.clock.wait_async(alarm, micros)
 
     async def run_due(self) -> Micros | None:
-        """Do what is due for the layers. Return when to come again."""
+        """Run the due work of the layers. Return the instant at which more is due."""
         return await drive_async(self._running_due())
 
     async def finish(self) -> None:
-        """Do what must not be left undone at the end, and decide nothing more in this process."""
+        """Run the background work that must not be left undone, and stop deciding in this process."""
         await drive_async(self._finishing())
 
     def _call_after(self, after: Micros) -> None:

@@ -1,4 +1,4 @@
-"""Answers in place of the store's when it has none: all requests pass, or none does. Pure."""
+"""Answers without the store: all requests pass, or all are refused. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from penstock.model import (
 from penstock.quota import CONCURRENCY
 
 COME_BACK: Micros = SECOND
-"""When a request that is refused because the store is gone may be retried: by then it may be back."""
+"""After how long a request may be retried that was refused because the store is gone: it may be back then."""
 
 
 def marked(verdict: Verdict, source: Source) -> Verdict:
-    """Return the same verdict with its source."""
+    """Return `verdict` with another source."""
     return new(Verdict, (*verdict[:6], verdict[6] if len(verdict) > 6 else None, source))
 
 
 def admitted(op: Acquire, now: Micros) -> Verdict:
-    """Return an admission. Its receipt is worth nothing, but can be given back like any other."""
+    """Return an admission. Its receipt charged nothing, but can be refunded like any other."""
     mark = NOT_CHARGED if op.dry else 0
 
     def answer(ask: Ask) -> Answer:
@@ -54,7 +54,7 @@ def left_alone(op: Amend) -> Amended:
 
 
 def instead(op: Op, now: Micros, *, closed: bool) -> Outcome | None:
-    """Return what to answer when nothing is known; None for a reset, which cannot be answered without the store."""
+    """Return an answer without the store; None for operations that only the store can answer."""
     if isinstance(op, Acquire):
         return refused(op, now) if closed else admitted(op, now)
     return left_alone(op) if isinstance(op, Amend) else None

@@ -60,7 +60,7 @@ class Guard:
             self.report()
 
     def force(self, state: State | None) -> None:
-        """Keep the breaker open or closed, whatever happens, until told otherwise (None)."""
+        """Keep the breaker open or closed, whatever happens; None ends that."""
         self.breaker.force(state)
         self.report()
 

@@ -1,4 +1,4 @@
-"""What a forked child begins anew: requests and event loops of the parent are not the child's, nor are held locks."""
+"""Renewal in forked children, which inherit neither threads nor event loops; and tokens, by which threads are known."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    """Something that holds what a child must not inherit."""
+    """An object with state that a forked child must not inherit, such as locks and connections."""
 
     def _renew(self) -> None:
-        """Begin anew."""
+        """Replace that state; called in the child."""
 
 
 def renew_in_children(one: Renewable) -> None:
-    """Have `one` begin anew in every child, as long as it lives."""
+    """Call `one._renew` in every forked child, as long as the object lives."""
     _alive.add(one)
 
 
@@ -32,10 +32,8 @@ if hasattr(os, "register_at_fork"):
 # ---------------------------------------------------------------- token
 
 
-# Whether a thread or timer is alive, known by a token that is gone with its holder, however that ended.
-#
-# An interrupt (Ctrl-C) may end a caller between any two steps: also between noting that a thread is at work, and
-# starting it.
+# A token tells whether a thread or timer is alive: it is gone with its holder, however that ended. A flag would not do:
+# an interrupt (Ctrl-C) may end a caller between setting it and starting the thread.
 
 
 class Token:

@@ -1,4 +1,4 @@
-"""From the arguments of a call to operations, and from outcomes to results, for both limiters. Nothing here waits."""
+"""The first and the last step of both limiters: arguments to operations, outcomes to results. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Request: TypeAlias = tuple[Key, QuotaLike] | tuple[Key, QuotaLike, int]
 """(key, quota), or (key, quota, cost)."""
 
 Id: TypeAlias = str | bytes
-"""What makes a repeated request recognisable: at most 255 bytes."""
+"""Identifies a repeated request: 1 to 255 bytes, or a text of as many in UTF-8."""
 
 MAX_REMEMBERED = 4_096
 MAX_ID = 255
@@ -48,9 +48,9 @@ MAX_TIMEOUT = 86_400 * 3_650
 
 
 class Operations:
-    """The checked operations of a limiter, and its short ways in this process.
+    """Makes the operations of a limiter, and decides without one where the store is in this process.
 
-    `bound` has what was prepared for each quota, by the quota as callers write it.
+    `bound` has what is prepared for each quota, by the quota as callers write it.
     """
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
@@ -109,13 +109,13 @@ class Operations:
 
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, *, dry: bool = False, id: Id | None = None) -> Acquire:
         """Return the request of `cost` units of `quota` for `key`."""
-        if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= MAX_KEY_PART:  # a call less
+        if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= MAX_KEY_PART:  # spares a call
             key = check_key(key)
         try:
             parts = self.bound[quota].parts
         except (KeyError, TypeError):
             parts = self.bind(quota).parts
-        if cost == 1 and cost.__class__ is int and id is None:  # 1 always fits, wherever it goes
+        if cost == 1 and cost.__class__ is int and id is None:  # a cost of 1 fits every quota
             if len(parts) == 1:  # as usual
                 return new(Acquire, ((new(Ask, (key, parts[0], 1, False)),), dry, None, None))
             return new(Acquire, (tuple([new(Ask, (key, part, 1, False)) for part in parts]), dry, None, None))
@@ -155,7 +155,7 @@ class Operations:
     def settle(self, charged: Verdict | Receipt, units: int) -> Amend:
         """Return the operation that makes the cost of a reservation `units`."""
         receipt = self._receipt("settle", charged)
-        if receipt.record is None and receipt.source != "open":  # what was charged nowhere has no record
+        if receipt.record is None and receipt.source != "open":  # "open" charges nothing and has no record
             raise InvalidReceipt("settle of a request without an id (expected one made by reserve, or with an id)")
         return Amend(receipt, "settle", check_units("units", units, least=0))
 
@@ -180,10 +180,10 @@ class Operations:
             raise InvalidReceipt(f"{verb} of a verdict that charged nothing (expected one that was allowed)")
         return receipt
 
-    # Short ways where the store is in this process
+    # Where the store is in this process: without an operation
 
     def decide(self, key: Key, quota: QuotaLike, cost: int, id: Id | None) -> Verdict | None:
-        """Return the verdict if it can be had in this process, else None."""
+        """Return the verdict if the request can be decided in this process, else None."""
         try:
             bound = self.bound[quota]
         except (KeyError, TypeError):
@@ -196,7 +196,7 @@ class Operations:
         return None if once is None else once(check_key(key), cost, check_id(id), time_ns() // 1_000)
 
     def decide_many(self, requests: Sequence[Request]) -> list[Verdict] | None:
-        """Return the verdicts of requests with a cost of 1, if all quotas are bound and nothing needs a closer look."""
+        """Return the verdicts if all requests cost 1, their quotas are bound and their keys plain ASCII; else None."""
         self.check_open()
         if not self._engine.in_process or set(map(type, requests)) != {tuple}:
             return None
@@ -214,8 +214,8 @@ class Operations:
         return [decide(key, 1, now) for decide, key in zip(decides, keys, strict=True)]  # type: ignore[misc]
 
     def refunded(self, charged: Verdict | Receipt) -> int | None:
-        """Give all of a verdict back and return how many units came back, if it can be done in this process: a single
-        ask without an id.
+        """Refund a verdict and return how many units came back. Only in this process, and of a single ask without an
+        id; else return None.
         """
         if charged.__class__ is not Verdict or len(charged) != 6 or charged[5]:
             return None
@@ -228,7 +228,7 @@ class Operations:
         return amends.refund(key, cost, mark, time_ns() // 1_000)
 
     def settled(self, charged: Verdict | Receipt, units: int) -> Amended | None:
-        """Settle a verdict, if it can be done in this process: a single ask with an id."""
+        """Settle a verdict. Only in this process, and of a single ask with an id; else return None."""
         if charged.__class__ is not Verdict or len(charged) != 7 or charged[5]:
             return None
         quota = charged[3]
@@ -300,7 +300,7 @@ def _parts(quota: QuotaLike) -> tuple[Quota, ...]:
 
 
 def check_id(request_id: Id) -> bytes:
-    """Return `request_id` as it is compared."""
+    """Return the bytes of `request_id`, by which requests are compared."""
     if not isinstance(request_id, str | bytes):
         raise InvalidRequest(f"id: expected text or bytes, not {type(request_id).__name__}")
     try:

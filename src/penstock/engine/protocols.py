@@ -1,8 +1,8 @@
-"""What a store is: whatever can answer operations, in order, one outcome each.
+"""The protocols of layers, observers and stores, and the records that pass between them and an engine.
 
-Operations reach a store already checked: canonical keys, costs that fit, asks that name different counters. A batch is
-decided at one instant, each operation seeing the ones before it. A store never raises for what went wrong inside: the
-outcome of the operation is then a `Failed`.
+A store returns one outcome for each operation, in order. Operations reach it checked: canonical keys, costs that fit,
+asks that name different counters. A batch is decided at one instant, each operation seeing the ones before it. A store
+does not raise its own failures: the outcome of the operation is then a `Failed`.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ from penstock.clock import Clock, Micros
 from penstock.model import Key, Op, Outcome, Posed, Verdict
 from penstock.quota import Quota
 
-# ---------------------------------------------------------------- base
+# ---------------------------------------------------------------- layers
 
 
-# What a layer is.
-#
 # A layer sees every batch on its way down and its outcomes on their way up. It does no I/O and has no clock of its own:
 # the engines, blocking and asyncio, hand it the time and do the waiting. So every layer is written once and tested with
 # plain calls.
 
 
 class Entered(NamedTuple):
-    """What a layer passes on, and whatever it wants back with the outcomes of that."""
+    """The operations that a layer passes on, and a token that comes back to it with their outcomes."""
 
     ops: Sequence[Op]
     token: Any = None
 
 
 class Declined(tuple[Op, ...]):
-    """A lone request that the `local` of its quotas has declined: a layer need not look for an answer again."""
+    """A lone request that the `local` of its quotas has declined, so that no layer has to look for an answer again."""
 
     __slots__ = ()
 
 
 class Due(NamedTuple):
-    """Operations that a layer wants done of its own accord, their token, and when it wants to be asked again."""
+    """Background work of a layer: operations, their token, and the instant at which more may be due."""
 
     ops: Sequence[Op] = ()
     token: Any = None
@@ -54,35 +52,35 @@ class Layer(Protocol):
     """
 
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
-        """Return what decides requests of one key for `quotas` in this process, by `below` or by itself.
+        """Return a function that decides requests of one key for `quotas` in this process, by `below` or by itself.
 
-        What it declines goes through `enter`, as a `Declined`.
+        A request that the function declines goes through `enter`, as a `Declined`.
         """
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
         """Answer some operations here, pass on the rest."""
 
     def leave(self, token: Any, outcomes: Sequence[Outcome], now: Micros) -> list[Outcome]:
-        """Given the outcomes of what was passed on, the outcomes of everything that entered."""
+        """Return the outcomes of all operations that entered; `outcomes` are those of the ones passed on."""
 
     def due(self, now: Micros) -> Due:
         """Return the operations that the layer wants done now. Their outcomes come back through `leave`."""
 
 
-# ---------------------------------------------------------------- observing
+# ---------------------------------------------------------------- observers
 
 
-# What a service reports for measurement: once per batch, never per key.
+# A service reports to its observer once per batch, never per key.
 
 
 class Observer(Protocol):
-    """Told of every batch, on the event loop: it must be quick and must not raise."""
+    """Receives the decisions and replies of every batch, on the event loop: it must be quick and must not raise."""
 
     def decided(self, verdicts: Sequence[Verdict], took: Micros) -> None:
-        """These were decided together, and the store took so long. By rules where they are `Ruling`s."""
+        """Record verdicts that were decided together in `took` microseconds. Those by rules are `Ruling`s."""
 
     def answered(self, route: str, statuses: Sequence[int], took: Micros) -> None:
-        """Calls of one route were answered with these statuses, so long after they had been read."""
+        """Record the statuses of calls of one route, answered `took` microseconds after they were read."""
 
 
 class Unobserved:
@@ -93,19 +91,19 @@ class Unobserved:
     def answered(self, route: str, statuses: Sequence[int], took: Micros) -> None: ...
 
 
-# ---------------------------------------------------------------- base
+# ---------------------------------------------------------------- stores
 
 
 V = TypeVar("V", bound=Verdict)
 
 Local: TypeAlias = Callable[[Key, int, Micros], Verdict | None]
-"""Decide and charge (key, cost) at an instant, in this process; None leaves the decision to what is below.
+"""Decide and charge (key, cost) at an instant, in this process; return None to leave it to the engine.
 
 It takes keys and costs as users write them, and checks them.
 """
 
 Done: TypeAlias = Callable[[list[Outcome] | Exception], None]
-"""What `submit` calls once, on the event loop: with one outcome per operation, or with an error. It must not raise."""
+"""The callback of `submit`, called once, on the event loop: with the outcomes, or with an error. It must not raise."""
 
 Gone: TypeAlias = Callable[[], bool]
 """Whether the caller of a `submit` has been cancelled."""
@@ -118,8 +116,8 @@ DirectOnce: TypeAlias = Callable[[Key, int, bytes, Micros], Verdict]
 class DirectAmends:
     """Amend the verdict of a single ask in this process, without an operation and a batch.
 
-    - `refund(key, cost, mark, now)`: give back a charge that had no id; how many units came back.
-    - `settle(verdict, units, now)`: make the cost of a request with an id `units` after all, the first time; how many
+    - `refund(key, cost, mark, now)`: give back a charge that had no id; return how many units came back.
+    - `settle(verdict, units, now)`: make the cost of a request with an id `units`, the first time; return how many
       units came back.
     """
 
@@ -129,12 +127,12 @@ class DirectAmends:
 
 @dataclass(frozen=True, slots=True)
 class BoundQuota:
-    """Everything about the quotas of a request that depends on them alone, prepared once.
+    """What is prepared once for the quotas of a request.
 
-    - `parts`: the counters that a request asks, all or none.
+    - `parts`: one quota for each counter of a request.
     - `local`: decides a request of one key in this process.
-    - `once`: the same for a request with an id.
-    - `amends`: changes what such a request was charged.
+    - `once`: decides a request with an id.
+    - `amends`: changes what a request was charged.
     """
 
     parts: tuple[Quota, ...]
@@ -147,34 +145,35 @@ class Store(Protocol):
     """A store for blocking callers."""
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> list[Outcome]:
-        """One outcome per operation, in the same order, within `deadline` microseconds from now."""
+        """Return one outcome per operation, in the same order, within `deadline` microseconds from now."""
 
     def close(self) -> None:
-        """Give back connections and the like."""
+        """Release connections and other resources."""
 
 
 class Submit(Protocol):
-    """Send `ops` at once, and call `done` with the outcomes. It costs neither a task nor a future.
+    """Send `ops`, and call `done` with the outcomes. It costs neither a task nor a future.
 
-    With `gone` they wait for others of this turn of the event loop, and are dropped if `gone` returns true by then.
+    Without `gone` they are sent at once. With `gone` they are sent at the end of this turn of the event loop, unless
+    `gone` returns true by then.
     """
 
     def __call__(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None, /) -> None: ...
 
 
 class AsyncStore(Protocol):
-    """A store for asyncio. One with a `submit` method, see `Submit`, is spared a task per batch."""
+    """A store for asyncio. With a method `submit`, see `Submit`, it costs no task per batch."""
 
     def run(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
-        """One outcome per operation, in the same order, within `deadline` microseconds from now."""
+        """Return one outcome per operation, in the same order, within `deadline` microseconds from now."""
 
     async def close(self) -> None:
-        """Give back connections and the like."""
+        """Release connections and other resources."""
 
 
 @runtime_checkable
 class InProcess(Protocol):
-    """A store that answers at once, without I/O, and so can spare a request the making of operations and batches."""
+    """A store in this process: it decides at once, without I/O, and without operations and batches."""
 
     clock: Clock
 

@@ -1,7 +1,7 @@
-"""Queues of waiting requests: one per key and quota, and only the head of a queue asks the store.
+"""Queues of waiting requests: one per key and quota, and only the head of a queue calls the store.
 
-So a thousand waiters make one call per admission, not a thousand. A queue is nothing but an order: the limiters,
-blocking and asyncio, do the waiting. A queue exists while it has waiters.
+So a thousand waiters make one call per admission, not a thousand. A queue only keeps the order; `wait` does the
+waiting. A queue exists while it has waiters.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.model import NOT_CHARGED, Decision, Verdict
 from penstock.quota import CONCURRENCY
 
 POLL: Micros = 20_000
-"""How often to look for a released place: it is not announced, and expiry is only the latest instant it can come."""
+"""How often to look for a released place: a release is not announced, and may come long before the expiry."""
 
 
 class Waiter:
-    """A waiting request. `wake` is called when it has become the head, and returns whether that was possible."""
+    """A waiting request. `wake` is called when it becomes the head, and returns whether it could be woken."""
 
     __slots__ = ("gone", "name", "wake")
 
@@ -32,7 +32,7 @@ class Waiter:
 
 
 class Line(deque[Waiter]):
-    """Waiters in order, and how many of them have left. The first one has not."""
+    """A queue: waiters in order, and how many of them have left (`gone`). The first one has not."""
 
     gone = 0
 
@@ -45,7 +45,7 @@ class Lines:
         _alive.add(self)
 
     def clear(self) -> None:
-        """Begin anew: a forked child has no waiters, and the lock may have been copied while it was held."""
+        """Drop all queues, in a forked child: it has no waiters, and the lock may have been held during the fork."""
         self._lock = Lock()
         self._lines: dict[Hashable, Line] = {}
 
@@ -62,7 +62,7 @@ class Lines:
             return line is not None and line[0] is waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove `waiter` from wherever it is in its queue; wake the new head, or the next if that is impossible."""
+        """Remove `waiter` from its queue. Wake the new head, if there is one, or the next that can be woken."""
         head: Waiter | None = waiter
         while head is not None:
             head = self._remove(head)
@@ -70,9 +70,9 @@ class Lines:
                 return
 
     def _remove(self, waiter: Waiter) -> Waiter | None:
-        """Remove `waiter` from its queue; return the waiter that becomes the head by that.
+        """Remove `waiter` from its queue; return the waiter that thereby becomes the head.
 
-        One that leaves from the midst is only marked: to find it would take a step for each waiter before it.
+        A waiter behind the head is only marked: finding it would take a step for each waiter before it.
         """
         with self._lock:
             line = self._lines.get(waiter.name)
@@ -92,13 +92,13 @@ class Lines:
 
 
 def pause(verdict: Verdict, left: Micros | None) -> Micros | None:
-    """Return how long to wait before the next attempt after a refusal, with `left` to spend; None if it is in vain."""
+    """Return how long to wait before the next attempt after a refusal; None if the `left` time does not suffice."""
     refused = [decision for decision in verdict.decisions if not decision.allowed and not decision.advisory]
     rates = [decision for decision in refused if decision.quota.algorithm != CONCURRENCY]
     needed = max((rate.retry_after_us + _delay_when_full(rate) for rate in rates), default=0)
     if left is not None and (left <= 0 or needed > left):
         return None
-    if rates:  # places, too, will be looked for then
+    if rates:  # that attempt looks for places too
         return max(rate.retry_after_us for rate in rates)
     soon = min(verdict.retry_after_us, POLL)
     return soon if left is None else min(soon, left)
@@ -113,7 +113,7 @@ def _delay_when_full(refused: Decision) -> Micros:
 
 
 def turned_away(verdict: Verdict) -> Verdict:
-    """Return the refusal of a request whose time does not suffice; an admission has been given back before."""
+    """Return the refusal of a request whose time does not suffice. The caller has refunded an admission."""
     _, remaining, retry_after, reset_after, more_after, delay, _ = verdict.answer
     answer = False, remaining, max(retry_after, delay, 1), reset_after, more_after, 0, NOT_CHARGED
     return Verdict((answer, *verdict[1:5], (), *((None, verdict.source) if verdict.degraded else ())))

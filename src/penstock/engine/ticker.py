@@ -1,11 +1,11 @@
-"""The ticker: an engine's own work is done in time, also when no caller comes by.
+"""The ticker: starts the background work of an engine in time, even when there are no calls.
 
-An engine asks to be called after a while; its `tick` starts what is due and says when to call again. Blocking engines
-share one thread per process, which ends a few seconds after the last engine needed it. An engine for asyncio is called
-by a timer of the event loop that it is used in. Neither keeps an engine alive.
+An engine requests a call of its `tick`, which starts due work and returns when to call again. Blocking engines share
+one thread per process, which ends a few seconds after the last engine needed it. An engine for asyncio is called by a
+timer of its event loop. Neither keeps an engine alive.
 
-Callers start due work too, so a tick that is lost (the loop was closed, the process forked, no thread could be started)
-costs time and nothing else. A clock that is moved by hand is not ticked by: its callers do the work.
+Callers start due work too, so a lost tick (the loop was closed, the process forked, no thread could be started) only
+delays it. Engines with a `ManualClock` have no ticker: their callers start the work.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from penstock.clock import SECOND, Clock, ManualClock, Micros, monotonic
 from penstock.engine.lifetime import Token, no_token
 
 SOONEST: Micros = SECOND // 20
-"""The least time between two ticks: work that is under way still counts as due."""
+"""The least time between two ticks, because work under way still counts as due."""
 
 LATEST: Micros = 60 * SECOND
-"""The most time between two ticks: the wall clock may have been set back."""
+"""The most time between two ticks, because the wall clock may have been set back."""
 
 LINGER = 5.0
 """Seconds for which the thread waits for engines before it ends."""
 
 
 class Ticked(Protocol):
-    """What a ticker calls."""
+    """An engine, as a ticker sees it."""
 
     def tick(self) -> Micros | None:
-        """Start what is due. Return after how long to be called again, or None if that is not needed."""
+        """Start due work. Return after how long to call again; None if that is not needed."""
 
 
 def ticks_by(clock: Clock) -> bool:
@@ -45,7 +45,7 @@ def ticks_by(clock: Clock) -> bool:
 
 
 def spaced(after: Micros) -> float:
-    """Return `after` in seconds, neither too soon nor too late."""
+    """Return `after` in seconds, within `SOONEST` and `LATEST`."""
     return max(SOONEST, min(after, LATEST)) / SECOND
 
 
@@ -59,15 +59,15 @@ _ticking: Callable[[], Token | None] = no_token
 
 
 def call_after(engine: Ticked, after: Micros) -> None:
-    """Have the thread call `engine` after so many microseconds, or sooner if it was asked to already.
+    """Have the thread call `engine` after so many microseconds, or sooner if that was requested before.
 
     No lock is taken, so an interrupt between two steps leaves nothing locked; two threads do no harm.
     """
     global _ticking
     weak = ref(engine)
-    hash(weak)  # while it can be: the hash of what is gone is that which was asked for before
+    hash(weak)  # a weak reference keeps its hash, but only if it was computed while its object was alive
     _asked.put((weak, monotonic() + spaced(after)))
-    if _ticking() is None:  # asked first, looked then: the thread does it the other way round before it ends
+    if _ticking() is None:  # requested before looking: the thread, before it ends, looks at the requests last
         token = Token()
         _ticking = ref(token)
         with suppress(RuntimeError):  # no thread is left, or the interpreter is about to end
@@ -84,7 +84,7 @@ def _tick_on(asked: SimpleQueue[tuple[ref[Ticked], float]], token: list[Token]) 
         except Empty:
             if not calls:
                 token.clear()
-                while not asked.empty():  # put in while the thread still seemed to be there
+                while not asked.empty():  # requested while the thread still seemed alive
                     engine, at = asked.get()
                     calls[engine] = at
         _call(calls)
@@ -102,7 +102,7 @@ def _call(calls: _Calls) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The thread is the parent's; the child's callers ask anew."""
+    """Forget the thread of the parent: the callers of the child start their own."""
     global _asked, _ticking
     _asked, _ticking = SimpleQueue(), no_token
 
@@ -115,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class LoopTimer:
-    """Calls an engine from the event loop in which it was asked to."""
+    """Calls an engine from the event loop that was running when the call was requested."""
 
     def __init__(self) -> None:
         self._set: Callable[[], Token | None] = no_token  # of the timer; None once it fired or its loop was closed

@@ -1,4 +1,4 @@
-"""What a limiter does when a request may wait: flows, for both limiters.
+"""Waiting for an admission, as flows for both limiters.
 
 `limiter` is a `Limiter` or an `AsyncLimiter`. What its methods return is yielded, because the latter's must be awaited.
 """
@@ -18,7 +18,7 @@ from penstock.model import Acquire, Key, Verdict
 def wait_for_turn(
     limiter: Any, key: Key, quota: QuotaLike, cost: int, timeout: float | None, id: Id | None
 ) -> Flow[Verdict]:
-    """Wait until the request is admitted, in the order of asking, or its time does not suffice."""
+    """Wait until the request is admitted, first come, first served; or refuse it if its time does not suffice."""
     operations, engine = limiter.operations, limiter.engine
     queues, now = operations.queues, operations.now
     op, deadline = operations.acquire(key, quota, cost, id=id), operations.deadline(timeout)
@@ -26,7 +26,7 @@ def wait_for_turn(
     waiter = queues.join(_queue_of(op), wake)
 
     def rest(verdict: Verdict) -> Micros | None:
-        """Return how long to pause before the next attempt; None if it was the last."""
+        """Return how long to pause before the next attempt; None if there is none."""
         if verdict or not queues.is_head(waiter):
             return None
         return pause(verdict, None if deadline is None else deadline - now())
@@ -54,7 +54,7 @@ def wait_for_turn(
 
 
 def sit_out(limiter: Any, verdict: Verdict) -> Flow[None]:
-    """Wait until it is an admitted request's turn. If that is interrupted, its charge is given back."""
+    """Wait out the delay of an admitted request. If that is interrupted, its charge is refunded."""
     if delay := limiter.operations.delay_left(verdict):
         alarm, _ = limiter.engine.alarm()
         try:
