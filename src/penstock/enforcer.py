@@ -6,18 +6,18 @@
 All rules that match are one request to the store: all are charged or none. A request that no rule matches may pass, and
 so may one that an `allow` rule matches; one that a `deny` rule matches is refused. None of these reaches the store.
 
-A request uses one set of rules from start to end. `enforcer.rules = others` puts others in force, by one assignment; a
-`RuleSource` in their place is asked for the current set at each request.
+A request uses one set of rules from start to end. The assignment `enforcer.rules = others` puts others in force. A
+`RuleSource` in place of a set returns the current set for each request.
 
-Every answer takes two steps without I/O, with the store between them:
+A decision takes two steps without I/O, `begin` and `finish`, with the engine between them:
 
     begun = enforcer.begin(descriptor)
     if isinstance(begun, Pending):                     # the counters are not in this process
         (outcome,) = engine.run([begun.op], begun.deadline)
         begun = enforcer.finish(begun, outcome)        # a Ruling
 
-`check` and its like do so by themselves. The decision service and the gates, which wait in their own ways, call the
-steps. Both classes have the same methods and differ in one word, `await`.
+`check` and the other methods take all three. The decision service and the gates, which wait in their own ways, call
+`begin` and `finish` themselves. Both classes have the same methods and differ in one word, `await`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Request: TypeAlias = Descriptor | tuple[Descriptor, int]
 
 
 class Source(Protocol):
-    """Where the rules in force come from, such as a `RuleSource`."""
+    """The source of the rules in force, such as a `RuleSource`."""
 
     @property
     def current(self) -> RuleSet:
@@ -76,11 +76,11 @@ class AdmissionControl(Protocol):
     """Refuses requests when the system is too busy, such as a `Shedder`."""
 
     def admit(self, priority: str, /) -> Any:
-        """An answer that is true or false, knows `retry_after` in seconds, and has an `end()`."""
+        """Return an admission: true or false, with `retry_after` in seconds and a method `end()`."""
 
 
 class Pending(NamedTuple):
-    """A request that only the store can decide: what to send, and how many microseconds the rules give the store.
+    """A request that only the store can decide: the operation, and how many microseconds the store may take.
 
     `plan` and `admission` (of the shedder, if there is one) are for `finish`.
     """
@@ -95,7 +95,7 @@ Begun: TypeAlias = Ruling | Pending
 
 
 class _Fixed:
-    """Rules that stay until others are put in their place."""
+    """A source of rules that never change."""
 
     __slots__ = ("current",)
 
@@ -111,7 +111,7 @@ S = TypeVar("S")
 
 
 class RuleFront(Generic[L, D, S]):
-    """Everything about an enforcer that does not wait."""
+    """The steps of an enforcer that do not wait."""
 
     kind: ClassVar[Any]
     """The class of its limiter."""
@@ -152,9 +152,9 @@ class RuleFront(Generic[L, D, S]):
     ) -> Self:
         """Return an enforcer of the rules in a YAML file, to be closed when it is no longer used. It reads at once.
 
-        - `store` or `limiter`: what holds the counters; by default this process does.
+        - `store` or `limiter`: where the counters are; by default in this process.
         - `follow`: whether a background thread looks at the file every second. Threads do not survive a fork.
-        - `keys`, `keys_secret`: a CSV file of API keys and what its hashes are keyed with; see `KeyDirectory`.
+        - `keys`, `keys_secret`: a CSV file of API keys, and the secret of its hashes; see `KeyDirectory`.
         """
         if store is not None and limiter is not None:
             raise InvalidOption("store, limiter: expected one of them, because a limiter has its store")
@@ -182,7 +182,7 @@ class RuleFront(Generic[L, D, S]):
     # Two steps, without I/O
 
     def begin(self, descriptor: Descriptor, cost: int = 1, id: Id | None = None, *, dry: bool = False) -> Begun:
-        """Return the ruling, if it follows in this process; else the operation to run, for `finish`.
+        """Return the ruling, if it can be made in this process; else the operation to run, for `finish`.
 
         A `dry` request charges nothing and reaches neither shedder nor hook. A descriptor for an `AsyncKeyDirectory`
         must come from `describe`.
@@ -203,7 +203,7 @@ class RuleFront(Generic[L, D, S]):
         return self._begun(plan, cost, id, now, dry=dry)
 
     def finish(self, pending: Pending, outcome: Outcome) -> Ruling:
-        """Return the ruling that follows from the store's outcome; raise what kept the store from deciding."""
+        """Return the ruling that follows from the store's outcome; raise the error of a `Failed`."""
         op, _, plan, admission = pending
         if outcome.__class__ is Verdict and admission is None and self._hook is nobody:  # as on most hot paths
             ruling = Ruling(outcome)
@@ -214,7 +214,7 @@ class RuleFront(Generic[L, D, S]):
         return self._ruled(verdict_of(outcome), plan, admission, dry=op[1])
 
     def begin_explain(self, descriptor: Descriptor, cost: int = 1) -> tuple[Begun, Callable[[Ruling], Explanation]]:
-        """Begin a dry request. The function makes an explanation of its ruling."""
+        """Begin a dry request; also return a function that makes an explanation of its ruling."""
         rules, now = self._source.current, self._now()
         if self.directory is not None and descriptor.__class__ is not Described:
             descriptor = self._described(descriptor, now)
@@ -231,7 +231,7 @@ class RuleFront(Generic[L, D, S]):
         return directory.describe(descriptor, now)
 
     def _begun(self, plan: Plan, cost: int, id: Id | None, now: Micros, *, dry: bool = False) -> Begun:
-        """Return the ruling on a plan if it follows in this process, else what to send to the store."""
+        """Return the ruling on a plan if it can be made in this process, else the operation for the store."""
         course, posed, _ = plan
         request_id = None if id is None else check_id(id)
         verdict = None if posed else _unlimited(plan, cost, now)
@@ -265,12 +265,12 @@ class RuleFront(Generic[L, D, S]):
             self._operations.check_open()
         course, posed, _ = plan
         on_failure = course.on_failure
-        if on_failure is not None and course.leaves_open:  # a lenient rule must not loosen one that says nothing
+        if on_failure is not None and course.leaves_open:  # a rule without one has the limiter's; the strictest counts
             on_failure = max(on_failure, self._engine.on_failure, key=STRICTNESS.index)
         return new(Acquire, (tuple(map(new, repeat(Ask), posed)), dry, request_id, on_failure))
 
     def _ruled(self, verdict: Verdict, plan: Plan, admission: Any, *, dry: bool = False) -> Ruling:
-        """Return the ruling that is handed out; the hook hears of it."""
+        """Return the ruling for the caller, and send it to the hook."""
         ruling = verdict if isinstance(verdict, Ruling) else Ruling(verdict)
         ruling.plan = plan
         if admission is not None:
@@ -284,7 +284,7 @@ class RuleFront(Generic[L, D, S]):
 
     def _explanation(self, rules: RuleSet, descriptor: Descriptor, ruling: Ruling) -> Explanation:
         states: dict[str, list[Inspection]] = {}
-        if ruling.plan.posed and ruling.source not in ("open", "closed"):  # those saw no counter
+        if ruling.plan.posed and ruling.source not in ("open", "closed"):  # decided without counters
             for inspection, rule in zip(inspections(ruling), ruling.plan.owners, strict=True):
                 states.setdefault(rule.id, []).append(inspection)
         explained = tuple(
@@ -310,7 +310,7 @@ def read_keys(path: str | Path | None, secret: bytes | None, hook: Hook) -> KeyD
 
 
 def _unlimited(plan: Plan, cost: int, now: Micros) -> Verdict:
-    """Return the verdict of rules that ask no counter."""
+    """Return the verdict of rules without counters."""
     rule = plan.course.decided_by
     return blocked(cost, now) if rule is not None and rule.action == "deny" else passed(cost, now)
 
@@ -337,7 +337,7 @@ def is_free(charged: Verdict | Receipt, kind: type[Verdict] = Ruling) -> bool:
 
 
 def holds(charged: Verdict | Receipt, kind: type[Verdict] = Ruling) -> bool:
-    """Return whether a ruling of this kind came with a place; True for other values, which the limiter checks."""
+    """Return whether a ruling of this kind holds a place; True for other values, which the limiter checks."""
     if isinstance(charged, kind):
         receipt = charged.receipt
         return receipt is not None and any(charge.quota.algorithm == CONCURRENCY for charge in receipt.charges)
@@ -345,7 +345,7 @@ def holds(charged: Verdict | Receipt, kind: type[Verdict] = Ruling) -> bool:
 
 
 def outcome(ruling: Ruling) -> str:
-    """Return in words what would become of the request."""
+    """Return the result of a request in words."""
     if ruling.source in ("open", "closed"):
         return f"the store cannot answer: it {'may pass' if ruling else 'is refused'}"
     if ruling:
@@ -362,9 +362,9 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
     - `limiter`: its store holds the counters.
     - `directory`: the owners of API keys; with one, `owner` and `tier` of a descriptor come from there alone. Another
       one may be assigned at any time.
-    - `shedder`: asked before any counter, with the highest priority among the matching rules. An `allow` rule exempts
+    - `shedder`: decides before any counter, by the highest priority among the matching rules. An `allow` rule exempts
       from it too.
-    - `hook`: hears of every decision; see `penstock.events.Decided`.
+    - `hook`: receives every decision; see `penstock.events.Decided`.
 
     >>> if not enforcer.check({"path": "/login", "ip": ip}):
     ...     ...  # refuse
@@ -373,7 +373,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
     kind = Limiter
 
     def close(self) -> None:
-        """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
+        """Close what `from_file` opened: stop following the file, and close the limiter unless it was passed in."""
         self._unfollow()
         if self._owns_limiter:
             self.limiter.close()
@@ -387,8 +387,8 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
     def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.
 
-        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
-        is not charged again.
+        An admitted request with an `id` is remembered: a repeat with the same id gets the same answer, and is not
+        charged again.
         """
         begun = self.begin(descriptor, cost, id)
         if isinstance(begun, Pending):
@@ -396,7 +396,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
         return begun
 
     def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
-        """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
+        """Decide on many requests in one batch, in order and by one set of rules; each is decided alone."""
         begun = self._begun_many([(self.describe(one), cost) for one, cost in pairs_of(requests)])
         ops, deadline = batch_of(begun)
         return self._finished_many(begun, self.limiter.engine.run(ops, deadline) if ops else ())
@@ -404,7 +404,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
     def hold(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None, renew: bool = False) -> Hold:
         """Check a request that holds places of concurrency quotas, to be given back at the end of a `with` block.
 
-        Where no matching rule has places there is nothing to give back, and the block runs all the same. With `renew`
+        If no matching rule has places, the block runs and nothing is given back. With `renew`
         a background thread keeps the places beyond their ttl.
         """
         hold = Hold(cast("Limiter", self), self.check(descriptor, cost, id=id))
@@ -422,7 +422,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
         return Amended() if is_free(charged) else self.limiter.refund(charged, units)
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
-        """Make the cost of a reservation `units` after all, on every counter it was charged to."""
+        """Correct the cost of a reservation to `units`, on every counter it was charged to."""
         return Amended() if is_free(charged) else self.limiter.settle(charged, units)
 
     def release(self, charged: Verdict | Receipt) -> Amended:
@@ -430,7 +430,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
         return self.limiter.release(charged) if holds(charged) else Amended()
 
     def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Keep places for another ttl. False if they are no longer held."""
         return self.limiter.renew(charged) if holds(charged) else True
 
     def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:
@@ -457,7 +457,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
     kind = AsyncLimiter
 
     async def close(self) -> None:
-        """Close what `from_file` opened: stop looking at the file, and close the limiter unless it was given."""
+        """Close what `from_file` opened: stop following the file, and close the limiter unless it was passed in."""
         self._unfollow()
         if self._owns_limiter:
             await self.limiter.close()
@@ -471,8 +471,8 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
     async def check(self, descriptor: Descriptor, cost: int = 1, *, id: Id | None = None) -> Ruling:
         """Decide on a request, and charge it to every rule that matches if it may pass.
 
-        Once admitted, a request with an `id` is remembered: asked again with the same id it gets the same answer, and
-        is not charged again.
+        An admitted request with an `id` is remembered: a repeat with the same id gets the same answer, and is not
+        charged again.
         """
         if isinstance(self.directory, AsyncKeyDirectory):
             descriptor = await self.describe(descriptor)
@@ -482,7 +482,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
         return begun
 
     async def check_many(self, requests: Iterable[Request]) -> list[Ruling]:
-        """Decide on many requests in one batch, in order and by one set of rules; each stands for itself."""
+        """Decide on many requests in one batch, in order and by one set of rules; each is decided alone."""
         begun = self._begun_many([(await self.describe(one), cost) for one, cost in pairs_of(requests)])
         ops, deadline = batch_of(begun)
         return self._finished_many(begun, await self.limiter.engine.run(ops, deadline) if ops else ())
@@ -492,7 +492,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
     ) -> Opening[AsyncHold]:
         """Check a request that holds places of concurrency quotas, to be given back at the end of an `async with`.
 
-        Where no matching rule has places there is nothing to give back, and the block runs all the same. With `renew`
+        If no matching rule has places, the block runs and nothing is given back. With `renew`
         a background task keeps the places beyond their ttl.
         """
 
@@ -518,7 +518,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
         return Amended() if is_free(charged) else await self.limiter.refund(charged, units)
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
-        """Make the cost of a reservation `units` after all, on every counter it was charged to."""
+        """Correct the cost of a reservation to `units`, on every counter it was charged to."""
         return Amended() if is_free(charged) else await self.limiter.settle(charged, units)
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
@@ -526,7 +526,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
         return await self.limiter.release(charged) if holds(charged) else Amended()
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Keep places for another ttl. False if they are no longer held."""
         return await self.limiter.renew(charged) if holds(charged) else True
 
     async def explain(self, descriptor: Descriptor, cost: int = 1) -> Explanation:

@@ -1,6 +1,6 @@
-"""Limiter and AsyncLimiter: what applications hold in their hands.
+"""Limiter and AsyncLimiter: decide by key and quota.
 
-Both have the same methods and differ in one word, `await`. What they share is `Operations`, which do no I/O.
+Both have the same methods and differ in one word, `await`. They share `Operations`, which does no I/O.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ E = TypeVar("E", Engine, AsyncEngine)
 
 
 class _Limiter(Generic[S, E]):
-    """What both limiters are made of."""
+    """The parts of both limiters: store, layers, engine, operations."""
 
     _open: Any
     _engine: Any
@@ -67,8 +67,8 @@ class Limiter(_Limiter[Store, Engine]):
     estimate that is settled later, and the `limit` decorator does any of these around a function.
 
     `on_failure` says what happens when a shared store cannot answer: "local" (the default: this process decides for its
-    share of the limit), "open", "closed" or "raise". `hook` receives events; see `penstock.events`. `layers` are
-    a deny cache and a fallback over a shared store, unless you have others in mind.
+    share of the limit), "open", "closed" or "raise". `hook` receives events; see `penstock.events`. `layers`
+    replaces the default ones: over a shared store, a deny cache and a fallback.
 
     >>> limiter = Limiter()
     >>> if not limiter.acquire("alice", "100/minute"):
@@ -80,8 +80,8 @@ class Limiter(_Limiter[Store, Engine]):
     def acquire(self, key: Key, quota: QuotaLike, cost: int = 1, id: Id | None = None) -> Verdict:
         """Decide whether `key` may spend `cost` units now, and charge them if so: all quotas or none.
 
-        Once admitted, a request with an `id` is remembered for as long as it may count: asked again with the same id
-        it gets the same answer, and is not charged again.
+        An admitted request with an `id` is remembered for as long as it may count: a repeat with the same id gets the
+        same answer, and is not charged again.
         """
         try:
             bound = self._bound[quota]
@@ -100,7 +100,7 @@ class Limiter(_Limiter[Store, Engine]):
         return verdict_of(self.engine.run(ops)[0])
 
     def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
-        """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
+        """Decide on many requests in one batch, in order and at one instant; each is decided alone."""
         requests = listed(requests)
         known = self.operations.decide_many(requests)
         if known is not None:
@@ -110,25 +110,25 @@ class Limiter(_Limiter[Store, Engine]):
     def acquire_all(self, requests: Iterable[Request], *, id: Id | None = None) -> Verdict:
         """Decide whether all requests may pass together now, each with its own key, quota and cost; charge all or none.
 
-        The verdict is that of the tightest, and `decisions` has one per counter, in the order asked.
+        The verdict is that of the tightest; `decisions` has one per counter, in the order of the requests.
         """
         return self._run(self.operations.acquire_all(requests, id=id))
 
     def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
-        """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
+        """Return what `acquire` would answer now; charge nothing. A cost of 0 returns the state of the counters."""
         return self._run(self.operations.acquire(key, quota, cost, dry=True))
 
     def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
-        """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
+        """Return the state of each counter of `quota`, to print or to show. Charges nothing."""
         return inspections(self.peek(key, quota))
 
     def wait(
         self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
     ) -> Verdict:
-        """Wait until the request is admitted, at most `timeout` seconds, and in the order of asking.
+        """Wait until the request is admitted, at most `timeout` seconds. Earlier calls are admitted first.
 
-        Returns the refusal as soon as it is clear that the time will not suffice. A shaped request (`leaky_bucket`) has
-        waited for its turn when this returns.
+        Return the refusal as soon as the time cannot suffice. A shaped request (`leaky_bucket`) has also waited out its
+        delay.
         """
         return drive(wait_for_turn(self, key, quota, cost, timeout, id))
 
@@ -145,7 +145,7 @@ class Limiter(_Limiter[Store, Engine]):
         """Take a place of a concurrency quota, to be held in a `with` block; rates may stand beside it.
 
         With a `timeout` it waits up to so many seconds for one. A place is lost when its ttl passes without renewal;
-        with `renew` a background thread sees to that.
+        with `renew` a background thread renews it.
         """
         if quota.__class__ is not Quota or quota.algorithm != CONCURRENCY:
             self.operations.check_places(quota)
@@ -164,7 +164,7 @@ class Limiter(_Limiter[Store, Engine]):
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a verdict charged, or `units` of it, as far as it is still charged.
 
-        Do it once per receipt: only a request with an id remembers that it was given back.
+        Refund a receipt once: only a request with an id remembers its refund.
         """
         back = self.operations.refunded(charged) if units is None else None
         if back is not None:
@@ -172,12 +172,12 @@ class Limiter(_Limiter[Store, Engine]):
         return amended_by(self.engine.run([self.operations.refund(charged, units)])[0])
 
     def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
-        """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
+        """Correct the cost of a reservation to `units`, even if they do not fit. Only the first call counts."""
         done = self.operations.settled(charged, units)
         return done or amended_by(self.engine.run([self.operations.settle(charged, units)])[0])
 
     def release(self, charged: Verdict | Receipt) -> Amended:
-        """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
+        """Give back the places that a verdict holds. A late or second release changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
         back = self.operations.refunded(charged) if lone else None
         if back is not None:
@@ -185,7 +185,7 @@ class Limiter(_Limiter[Store, Engine]):
         return amended_by(self.engine.run([self.operations.places("release", charged)])[0])
 
     def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Keep places for another ttl. False if they are no longer held."""
         op = self.operations.places("renew", charged)
         return all_renewed(op, amended_by(self.engine.run([op])[0]))
 
@@ -207,10 +207,10 @@ class Limiter(_Limiter[Store, Engine]):
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call is charged first, and raises `RateLimited` when refused.
 
-        `key` and `cost` may be functions of the call's arguments. Functions are told apart by module and name, and so
-        are their counters, unless several are given the same `name`. With a `timeout` calls wait up to so many
-        seconds, with None for ever. A place of a concurrency quota is held during the call, and renewed if asked for;
-        the delay of a leaky bucket is sat out. `settle` tells the true cost from what the call returns.
+        `key` and `cost` may be functions of the call's arguments. Each function has counters of its own, by its module
+        and name, unless several are given the same `name`. With a `timeout` calls wait up to so many seconds, with None
+        for ever. A place of a concurrency quota is held during the call, and with `renew` renewed; the delay of a leaky
+        bucket is waited out. `settle` returns the true cost of a call from its result.
         """
         options = LimitOptions(quota, key, cost, name, timeout, renew, settle)
         self.operations.bind(quota)  # an invalid quota raises now, not at the first call
@@ -263,7 +263,7 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
         return verdict_of((await self.engine.run(ops))[0])
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
-        """Decide on many requests in one batch, in order and at one instant; each stands for itself."""
+        """Decide on many requests in one batch, in order and at one instant; each is decided alone."""
         requests = listed(requests)
         known = self.operations.decide_many(requests)
         if known is not None:
@@ -275,17 +275,17 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
         return await self._run(self.operations.acquire_all(requests, id=id))
 
     async def peek(self, key: Key, quota: QuotaLike, cost: int = 1) -> Verdict:
-        """What `acquire` would answer now, charging nothing. A cost of 0 asks only how things stand."""
+        """Return what `acquire` would answer now; charge nothing. A cost of 0 returns the state of the counters."""
         return await self._run(self.operations.acquire(key, quota, cost, dry=True))
 
     async def inspect(self, key: Key, quota: QuotaLike) -> list[Inspection]:
-        """How things stand with each counter behind `quota`, to print or to show. Charges nothing."""
+        """Return the state of each counter of `quota`, to print or to show. Charges nothing."""
         return inspections(await self.peek(key, quota))
 
     async def wait(
         self, key: Key, quota: QuotaLike, cost: int = 1, *, timeout: float | None = None, id: Id | None = None
     ) -> Verdict:
-        """Wait until the request is admitted; see `Limiter.wait`. Cancelled, it leaves the queue and nothing behind."""
+        """Wait until the request is admitted; see `Limiter.wait`. A cancelled call leaves the queue and no charge."""
         return await drive_async(wait_for_turn(self, key, quota, cost, timeout, id))
 
     def hold(
@@ -336,12 +336,12 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
         return amended_by((await self.engine.run([self.operations.refund(charged, units)]))[0])
 
     async def settle(self, charged: Verdict | Receipt, units: int) -> Amended:
-        """Make the cost of a reservation `units` after all, even if they do not fit. Only the first time counts."""
+        """Correct the cost of a reservation to `units`, even if they do not fit. Only the first call counts."""
         done = self.operations.settled(charged, units)
         return done or amended_by((await self.engine.run([self.operations.settle(charged, units)]))[0])
 
     async def release(self, charged: Verdict | Receipt) -> Amended:
-        """Give back the places that a verdict holds. Doing so late or twice changes nothing."""
+        """Give back the places that a verdict holds. A late or second release changes nothing."""
         lone = charged.__class__ is Verdict and charged[3].algorithm == CONCURRENCY
         back = self.operations.refunded(charged) if lone else None
         if back is not None:
@@ -349,7 +349,7 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
         return amended_by((await self.engine.run([self.operations.places("release", charged)]))[0])
 
     async def renew(self, charged: Verdict | Receipt) -> bool:
-        """Hold on to places for another ttl. False if they are no longer held."""
+        """Keep places for another ttl. False if they are no longer held."""
         op = self.operations.places("renew", charged)
         return all_renewed(op, amended_by((await self.engine.run([op]))[0]))
 
