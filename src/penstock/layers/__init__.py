@@ -15,7 +15,7 @@ from penstock.model import OnFailure
 def layers_over(
     store: object, layers: Sequence[Layer] | None, on_failure: OnFailure | None, hook: Hook
 ) -> tuple[Sequence[Layer], OnFailure]:
-    """Return the layers over a store, and what an internal error leads to.
+    """Return the layers over a store, and the `on_failure` of an internal error.
 
     By default a shared store has a deny cache and a fallback; a store in this process, which does not fail, has none.
     """

@@ -1,17 +1,17 @@
-"""Repeats refusals without asking the store again, for at most a second.
+"""The deny cache: repeats refusals without a call to the store, for at most a second.
 
-A limiter under load mostly sees keys that are over a limit and keep coming. A refusal says for how long it holds: until
-then the same request, or a dearer one, gets the same answer, whatever other requests come. So the cache never answers
-"yes", and "no" only if the store would refuse as well, with one exception: what another process gives back or resets is
-noticed up to a second late. A dearer request learns when the cheaper one would have passed, and the quota that refused
-it, so it may have to ask again then.
+Under load, most requests come from keys that are over a limit and keep sending. A refusal says for how long it holds:
+until then the same request, or one of a higher cost, gets the same answer, whatever other requests come. So the cache
+never admits, and refuses only what the store would refuse as well, with one exception: a refund or reset by another
+process takes effect up to a second late. A request of a higher cost receives the wait of the cheaper one, so it may be
+refused again after that wait.
 
-Not repeated are refusals that do something (`count denied`), that end when a place is released (`concurrency`), and
-those of requests with an id, or that the store did not decide. What this process gives back, settles, releases or
-resets is forgotten at once.
+Some refusals are not repeated: those that change the counter (`count denied`), those that end when a place is released
+(`concurrency`), those of requests with an id, and those that the store did not make. When this process refunds, settles
+or resets a counter, the cache drops the refusals of its key.
 
-Refusals are remembered beyond that second, as long as they hold and there is room: a key that was refused when the
-store went away does not begin anew (`refused`).
+Refusals are kept beyond that second, as long as they hold and there is room. If the store becomes unreachable, the
+fallback refuses these keys too (`refused`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from penstock.quota import CONCURRENCY, Quota
 
 LONGEST: Micros = SECOND
 KEPT: Micros = 60 * SECOND
-"""How long a refusal is repeated at most, and after which time those that were not renewed are forgotten."""
+"""How long a refusal is repeated at most, and the age at which a generation of refusals is replaced."""
 
 DEFAULT_MAX_KEYS = 10_000
 
 Shape: TypeAlias = Quota | tuple[tuple[Key, Quota, bool], ...]
-"""What a request asks, whatever its cost: a quota if that is all, else whose and which, and whether it may refuse."""
+"""A request without its costs: its quota if it is a single ask, else key, quota and `advisory` of each ask."""
 
 
 class Refusal(NamedTuple):
-    """A verdict, the costs it was about, and by the caller's clock from when until when it is repeated, and holds."""
+    """A refusing verdict, the costs of its asks, and the instants that bound it, by the clock of this process.
+
+    It is repeated from `since` to `until`, and holds to `holds_until`.
+    """
 
     verdict: Verdict
     costs: tuple[int, ...]
@@ -46,13 +49,17 @@ class Refusal(NamedTuple):
     holds_until: Micros
 
     def covers(self, asks: tuple[Ask, ...]) -> bool:
-        """Whether the same asks with these costs would be refused as well."""
+        """Return whether `asks`, which differ in their costs alone, would be refused as well."""
         return all([ask[2] >= cost for ask, cost in zip(asks, self.costs, strict=True)])  # noqa: C419
 
 
 class _Passed(NamedTuple):
-    """What was passed on, what was answered instead of the rest, how often anything had been forgotten by then, and
-    whether all that entered were requests.
+    """The token of a batch.
+
+    - `ops`: the operations that were passed on.
+    - `answered`: the refusals of the others, by position.
+    - `forgotten`: the number of times that refusals had been dropped before.
+    - `plain`: whether all operations were requests.
     """
 
     ops: Sequence[Op]
@@ -66,9 +73,9 @@ ALL_ACQUIRE = frozenset([Acquire])
 
 
 class DenyCache:
-    """The layer. At most `max_keys` refusals are remembered: of so many keys, or of fewer with several each.
+    """The layer. It keeps at most `max_keys` refusals; a key may have several.
 
-    Two generations: when the young one is full or a minute old, it becomes the old one, and the old one goes.
+    There are two generations. When the young one is full or a minute old, it replaces the old one.
     """
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
@@ -76,11 +83,11 @@ class DenyCache:
         self._young: dict[Key, dict[Shape, Refusal]] = {}
         self._old: dict[Key, dict[Shape, Refusal]] = {}
         self._turned_at: Micros = 0
-        self._remembered = 0  # refusals in the young generation, at least: one key may have many
-        self._forgotten = 0  # how often; what was asked before it was forgotten is not remembered after
+        self._remembered = 0  # refusals in the young generation
+        self._forgotten = 0  # times that refusals were dropped; a refusal decided before a drop is not kept after it
 
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
-        """Return what repeats refusals of a lone quota; `below` if its refusals are not repeated."""
+        """Return a function that repeats the refusals of a lone quota; `below` if they are not repeated."""
         if len(quotas) > 1 or not _is_lasting(quotas[0]):
             return below
         (quota,) = quotas
@@ -89,7 +96,7 @@ class DenyCache:
         def repeated(key: Key, cost: int, now: Micros) -> Verdict | None:
             try:
                 refusals = self._young.get(key) or self._old.get(key)
-            except Exception as error:  # no valid key; or an internal error, which the engine finds and answers
+            except Exception as error:  # an invalid key, or an internal error: both appear again in the engine
                 if is_from_signal_handler(error):
                     raise
                 return None
@@ -105,7 +112,7 @@ class DenyCache:
         return repeated
 
     def refused(self, asks: tuple[Ask, ...], now: Micros) -> Verdict | None:
-        """The refusal that the store would repeat now, for all that is known here."""
+        """Return the refusal that still holds for `asks`, even if it is no longer repeated; None if there is none."""
         refusal = self._find(asks)
         if refusal is None or not refusal.since <= now < refusal.holds_until:
             return None
@@ -129,7 +136,7 @@ class DenyCache:
         return new(Entered, (ops, new(_Passed, (ops, answered, self._forgotten, plain))))
 
     def _answer(self, ops: Sequence[Op], now: Micros) -> dict[int, Verdict]:
-        """The refusals to repeat, by the position of the request."""
+        """Return the refusals to repeat, by the position of the request."""
         young, old = self._young, self._old
         answered: dict[int, Verdict] = {}
         for number, op in enumerate(ops):
@@ -147,7 +154,7 @@ class DenyCache:
         if not plain:
             for op in ops:
                 if op.__class__ is not Acquire:
-                    self._forget(op)  # once more: what was decided before may have been answered since
+                    self._forget(op)  # again: a refusal decided before the change may have been stored since `enter`
         refused = [n for n, o in enumerate(outcomes) if o.__class__ is Verdict and not o[0][0] and len(o) < 8]
         if refused and forgotten == self._forgotten:
             for number in refused:
@@ -159,7 +166,7 @@ class DenyCache:
         return [answered[number] if number in answered else next(rest) for number in range(count)]
 
     def due(self, now: Micros) -> Due:
-        """It has no work of its own."""
+        """Return no work."""
         return Due()
 
     def _repeated(self, asks: tuple[Ask, ...], now: Micros) -> Verdict | None:
@@ -198,7 +205,7 @@ class DenyCache:
         refusals[shape] = refusal
 
     def _forget(self, op: Op) -> None:
-        if isinstance(op, Amend) and op.verb in ("release", "renew"):  # of places, whose refusals are not repeated
+        if isinstance(op, Amend) and op.verb in ("release", "renew"):  # refusals of places are not repeated
             return
         self._forgotten += 1
         keys = [charge.key for charge in op.receipt.charges] if isinstance(op, Amend) else [op.key]  # type: ignore[union-attr]
@@ -214,12 +221,12 @@ def _shape(asks: tuple[Ask, ...]) -> Shape:
 
 
 def _is_lasting(quota: Quota) -> bool:
-    """Whether a refusal holds until it says, and repeating it leaves nothing undone."""
+    """Return whether refusals of `quota` may be repeated: they hold for their time, and change nothing."""
     return not quota.count_denied and quota.algorithm != CONCURRENCY
 
 
 def _later(verdict: Verdict, elapsed: Micros, asks: tuple[Ask, ...]) -> Verdict:
-    """The same refusal, as it would read now."""
+    """Return the same refusal, as it reads `elapsed` microseconds later."""
     answer, at, key, quota, _, several, *_ = verdict
     decisions = tuple(
         [

@@ -1,15 +1,16 @@
-"""Answers when the store cannot: this host decides for its share, all requests pass, or none does.
+"""The fallback: answers when the store cannot.
 
-    local    each host enforces its share of the limit: divided by the live hosts, but at least a tenth of it. It starts
-             with nothing used, except by those known to be refused. So all hosts together admit at most one more budget
-             per key and outage, and a unit per host for rounding. Told to the store when it is back.
-    open     all requests pass: where a limit protects less than it would cost to refuse.
-    closed   no request passes: logins, payments. `Verdict.source` tells this apart from "over the limit".
+    local    each host enforces its share of the limit: the limit divided by the live hosts, but at least a tenth of it.
+             Its counters start empty; keys that the deny cache knows as refused stay refused. So all hosts together
+             admit at most one more budget per key and outage, and a unit per host for rounding. The admissions are
+             reported to the store when it is back.
+    open     all requests pass: for limits that protect less than a refusal would cost.
+    closed   all requests are refused: logins, payments. `Verdict.source` tells this apart from "over the limit".
     raise    the caller gets a `StoreError`.
 
-The behaviour is that of the request, or else that of the layer. Every such answer is marked (`Verdict.source`), counted
-(`answered`) and told of (`Degraded`). What was to be given back is given back later, where that can be done without
-doing it twice.
+The behaviour is that of the request, or else that of the layer. Every such answer has its `Verdict.source`, is counted
+(`answered`) and reported to the hook (`Degraded`). A refund, settlement or release that failed is repeated later, if
+it cannot take effect twice.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ FLOOR = 0.1
 
 DEFAULT_MAX_KEYS = 100_000
 MAX_LATER = 10_000
-"""How many amendments are kept to be done later."""
+"""How many amendments are kept to be repeated later."""
 
 AT_ONCE = 64
 """How many counters are reported to the store in one batch."""
@@ -74,14 +75,14 @@ log = logging.getLogger("penstock.fallback")
 
 
 class _Local(NamedTuple):
-    """What entered, and what of it is answered here."""
+    """The token of a batch: its operations, and the answers to those that were not passed on, by position."""
 
     ops: Sequence[Op]
     answers: dict[int, Outcome]
 
 
 class _Own(NamedTuple):
-    """What the layer asked of its own accord."""
+    """The token of the layer's own work: how many announcements, then the repeated amendments and the reports."""
 
     announced: int
     later: list[Amend]
@@ -103,10 +104,10 @@ class _At:
 class Fallback:
     """The layer.
 
-    - `behaviour`: what happens where the request does not say.
-    - `hosts`: how many share the limits, if that is known; otherwise they are counted in the store.
-    - `max_keys`: how many counters are remembered while the store is gone; at least 4,096.
-    - `known`: the deny cache above, which remembers the refused keys.
+    - `behaviour`: the behaviour for requests that do not name one.
+    - `hosts`: how many hosts share the limits; None counts them in the store.
+    - `max_keys`: how many counters are kept while the store is gone; at least 4,096.
+    - `known`: the deny cache above this layer, which knows refused keys.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Fallback:
             raise InvalidOption(f"hosts {shown(hosts)}: expected a whole number, at least 1, or None to count them")
         self._clock = _At()
         self._max_keys = check_max_keys(max_keys)
-        self._local: MemoryStore | None = None  # made when it is first needed, which may be never
+        self._local: MemoryStore | None = None  # made when it is first needed
         self._known, self._hook = known, hook
         self._begin(hosts)
         self._shares: dict[Quota, Quota] = {}
@@ -135,8 +136,8 @@ class Fallback:
         _alive.add(self)
 
     def _begin(self, hosts: int | None) -> None:
-        """What a forked child has to make anew: it is a host of its own, and its parent tells what it admitted."""
-        self._lock = Lock()  # protects what is kept for later; never held while anything is waited for
+        """Set what a forked child must not inherit: it is another host, and the parent reports its own admissions."""
+        self._lock = Lock()  # protects what is kept for later; never held during a wait
         self.hosts = Hosts(hosts)
         self.unreported = Admissions(self._max_keys)
         self._later: deque[Amend] = deque(maxlen=MAX_LATER)
@@ -144,7 +145,7 @@ class Fallback:
     # On the way down and up
 
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
-        """Return `below`: what is decided in this process does not fail."""
+        """Return `below`: decisions in this process do not fail."""
         return below
 
     ignores_admissions = True
@@ -195,14 +196,14 @@ class Fallback:
         return answered
 
     def _instead(self, op: Op, failed: Failed, now: Micros) -> Outcome:
-        """What is answered in place of a failure; that itself, if there is nothing better."""
+        """Return the outcome in place of a failure; the failure itself if there is none."""
         if isinstance(op, Amend):
             if self.behaviour == "raise":
                 return failed
             if _is_repeatable(op, failed):
                 self._later.append(op)
             return left_alone(op)
-        if isinstance(op, Reset | Grant):  # only the store can forget, and only the store can grant in part
+        if isinstance(op, Reset | Grant):  # only the store can do these
             return failed
         behaviour = op.on_failure or self.behaviour
         if behaviour == "local":
@@ -212,7 +213,7 @@ class Fallback:
         return refused(op, now) if behaviour == "closed" else failed
 
     def warn(self, number: int, why: str, now: Micros) -> None:
-        """Log that so many requests were answered without the store, but not all the time."""
+        """Log that so many requests were answered without the store, at most once in `LOG_EVERY`."""
         self._unlogged += number
         if 0 <= now - self._logged_at < LOG_EVERY:
             return
@@ -228,18 +229,18 @@ class Fallback:
                 return marked(known, "local")
         asks = tuple([Ask(ask.key, self.share(ask.quota), ask.cost, ask.advisory) for ask in op.asks])
         if any([ask.cost > ask.quota.capacity and not ask.advisory for ask in asks]):  # noqa: C419
-            return refused(op, now, "local")  # more than this host may grant; others may not either
+            return refused(op, now, "local")  # more than the share of this host, or of any other
         (verdict,) = self._run_here(Acquire(asks, op.dry, op.id), now)
         assert isinstance(verdict, Verdict)  # noqa: S101  memory does not fail
         verdict = _as_asked(verdict, asks, op.asks)
-        if verdict and not op.dry and failed.charged == "no":  # otherwise the store most likely knows
+        if verdict and not op.dry and failed.charged == "no":  # otherwise the store has most likely charged it
             with self._lock:
                 for decision in verdict.decisions:
                     self.unreported.add(decision.key, decision.quota, decision.cost, now)
         return verdict
 
     def _amend_here(self, op: Amend, now: Micros) -> Amended:
-        """Amend what was not charged to the store."""
+        """Amend a charge that the store does not have."""
         receipt = op.receipt
         if receipt.source != "local":
             return left_alone(op)
@@ -268,7 +269,7 @@ class Fallback:
         return local.run([op])
 
     def share(self, quota: Quota) -> Quota:
-        """What of a quota this host enforces."""
+        """Return the share of `quota` that this host enforces."""
         number = self.hosts.number
         if number != self._shares_for or len(self._shares) >= MAX_SHARES:
             self._shares, self._shares_for = {}, number
@@ -281,11 +282,11 @@ class Fallback:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something that the store should hear of."""
+        """Whether the store still has to receive something."""
         return bool(self._later or len(self.unreported))
 
     def due(self, now: Micros) -> Due:
-        """Announce this host, and report to the store what it missed, as soon as that is possible."""
+        """Return the operations that announce this host, repeat failed amendments and report admissions."""
         with self._lock:
             announced = self.hosts.announce(now)
             later: list[Amend] = []
@@ -335,14 +336,14 @@ def check_behaviour(behaviour: OnFailure) -> OnFailure:
 
 
 def share_of(quota: Quota, hosts: int | None) -> Quota:
-    """Return the share of one of so many hosts; the least if their number is not known."""
+    """Return the share of one of `hosts` hosts; the least share if their number is not known."""
 
     def part(units: int) -> int:
         return max(units // hosts if hosts else 0, math.ceil(units * FLOOR), 1)
 
     try:
         return quota.resized(part)
-    except InvalidQuota:  # a burst that would take too long to refill at a rate so low
+    except InvalidQuota:  # at so low a rate, the burst would take too long to refill
         return quota
 
 
@@ -354,7 +355,7 @@ def _is_repeatable(op: Amend, failed: Failed) -> bool:
 
 
 def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -> Verdict:
-    """A local verdict on shares, as one on the quotas that were asked."""
+    """Return a local verdict with the quotas of the request in place of their shares."""
     whole: dict[tuple[Key, Quota], Quota] = {
         (ask.key, ask.quota): theirs.quota for ask, theirs in zip(asks, asked, strict=True)
     }
@@ -364,6 +365,6 @@ def _as_asked(verdict: Verdict, asks: tuple[Ask, ...], asked: tuple[Ask, ...]) -
 
 
 def _at_the_stores_time(op: Amend, offset: Micros) -> Amend:
-    """A report whose instants are those of the store's clock."""
+    """Return a report with its instants converted to the store's clock."""
     charges = tuple([charge._replace(mark=own_mark(charge.mark) + offset) for charge in op.receipt.charges])
     return op._replace(receipt=op.receipt._replace(charges=charges))

@@ -1,9 +1,9 @@
-"""How many hosts share the limits: every one of them holds a place in the store, and counts those that are held.
+"""The number of hosts that share the limits: each holds a place in the store, and counts the places that are held.
 
-A host is a limiter with a store of its own to fall back on, so usually a process. It announces itself every few
-seconds; one that has not done so for a while does not count. When the store is gone the last number stands, and its age
-can be read. A number that falls is believed after a while: a store that came back empty has heard of one host first,
-not of the only one. Pure: the operations and their outcomes go through the layer that asks.
+A host is a limiter with a fallback, so usually a process. It announces itself every few seconds; a host that has not
+done so for a while is not counted. While the store is gone the last number stays in use, and its age can be read. A
+lower number takes effect only after a while: a store that came back empty knows just the first host that announced
+itself. Pure: the fallback runs the operations and passes on their outcomes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from penstock.quota import CONCURRENCY, Quota
 
 EVERY: Micros = 3 * SECOND
 FORGOTTEN_AFTER = 60
-"""Microseconds between announcements, and seconds after which a host that has not made one is gone. It makes them when
-it is asked something, so one that is seldom asked needs time; too many hosts counted are too small a share, too few are
-too large a one.
+"""Microseconds between announcements, and seconds after which a host without one is not counted. Announcements are made
+when requests come, so a host with few of them needs time. Counting too many hosts makes shares too small, counting too
+few makes them too large.
 """
 
 BELIEVED_AFTER = 10 * EVERY
-"""For how long fewer hosts must have been seen than before: by then all have announced themselves again."""
+"""For how long a lower number must be seen before it takes effect: all hosts have announced themselves by then."""
 
 FIRST_LOOK_AGAIN: Micros = SECOND
-"""When a host looks again that has just begun: others may have begun with it."""
+"""When a new host counts again: others may have started with it."""
 
 PLACES = Quota(10_000, FORGOTTEN_AFTER, CONCURRENCY, name="penstock-hosts")
 KEY = "penstock hosts"
 
 
 class Hosts:
-    """The number of hosts, as far as it is known; `fixed` if it was said and need not be found out."""
+    """The number of hosts, as far as it is known; with `fixed`, that number, and the store is not used."""
 
     def __init__(self, fixed: int | None = None) -> None:
         self.fixed = fixed
@@ -43,14 +43,14 @@ class Hosts:
         self._id = os.urandom(12)
         self._announced_at: Micros = -EVERY
         self._fewer_since: Micros | None = None
-        self.offset: Micros = 0  # what the store's clock is ahead of ours
+        self.offset: Micros = 0  # the store's clock minus the clock of this process
 
     def age(self, now: Micros) -> Micros | None:
-        """How old the number is; None if it is not known, or was said."""
+        """Return the age of the number; None if it is fixed or not known."""
         return None if self.known_at is None else max(now - self.known_at, 0)
 
     def announce(self, now: Micros) -> list[Op]:
-        """What to ask now, if it is time: hold on to the place, and see how many are held."""
+        """Return the operations that are due, if any: renew the place, and count the places."""
         if self.fixed is not None or 0 <= now - self._announced_at < EVERY:
             return []
         self._announced_at = now
@@ -60,7 +60,7 @@ class Hosts:
         return [Acquire((Ask(KEY, PLACES),), id=self._id, on_failure="raise"), look]
 
     def heard(self, outcomes: Sequence[Outcome], now: Micros) -> None:
-        """What came of that. Without an answer nothing changes."""
+        """Take in the outcomes of these operations. Without an outcome nothing changes."""
         if len(outcomes) < 2:
             return
         place, look = outcomes

@@ -1,7 +1,7 @@
-"""What was admitted without the store, to be told to it when it is back. Pure, bounded.
+"""Admissions made without the store, kept to be reported when it is back. Pure, bounded.
 
-Units are kept by counter and by the time they were admitted at, as finely as it will matter then: the store charges
-them to the window they happened in, and forgets what no longer counts.
+Units are kept by counter and instant of admission, as finely as the report needs: the store charges them to the window
+of that instant, and ignores units that no longer count.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from penstock.quota import CONCURRENCY, DRAINING, LOGGED, MIN_INTERVAL, Quota
 
 Counter: TypeAlias = tuple[Key, Quota]
 Times: TypeAlias = list[list[int]]
-"""Of one counter: [instant, units], in the order of time."""
+"""The admissions of one counter: [instant, units], in order of time."""
 
 SHARES = 16
-"""How many instants of a log are told apart in one period; of a window, which one it was."""
+"""How many instants per period are kept of a log. Of a window, only the window is kept."""
 
 WINDOWS = 3
-"""How many windows are kept: none before the last one counts any more."""
+"""How many windows are kept: older ones no longer count."""
 
 DRAINED = (*DRAINING, MIN_INTERVAL)
 
 CHARGES = 16
-"""How many charges one operation tells of at most."""
+"""The most charges of one report."""
 
 
 class Admissions:
-    """Not yet told: at most `most` counters. `lost` counts the units for which there was no room, or no certainty."""
+    """Admissions to report, of at most `most` counters. `lost` counts units without room, or of an uncertain report."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -51,8 +51,8 @@ class Admissions:
                 return
             times = self._counters[key, quota] = []
         if times and drains:
-            # What is owed to a bucket is told as one charge, from when it was last empty: time lessens a charge by its
-            # whole age, so that of many small ones too little would be left.
+            # A bucket gets one charge, dated when it was last empty. The store reduces each charge by what drained
+            # since its instant, so many small charges would be reduced too much.
             start, sum_ = times[-1]
             if sum_ * quota.period_us > (now - start) * quota.limit:
                 times[-1][1] += units
@@ -65,7 +65,7 @@ class Admissions:
         del times[: -(SHARES + 1 if quota.algorithm in LOGGED else WINDOWS)]
 
     def take_back(self, key: Key, quota: Quota, units: int) -> None:
-        """What was given back before it was told, the latest first."""
+        """Remove units that were given back before they were reported, the latest first."""
         times = self._counters.get((key, quota), [])
         while times and units > 0:
             back = min(units, times[-1][1])
@@ -81,7 +81,7 @@ class Admissions:
             del self._counters[counter]
 
     def tell(self, most: int) -> list[Amend]:
-        """The next `most` counters at most, as operations; they are no longer kept."""
+        """Remove up to `most` counters, and return the operations that report them."""
         ops = []
         for counter in list(islice(self._counters, most)):
             times = self._counters.pop(counter)
@@ -93,7 +93,7 @@ class Admissions:
         return ops
 
     def put_back(self, op: Amend) -> None:
-        """What could not be told; more may have come meanwhile."""
+        """Keep the admissions of a failed report again, beside those added meanwhile."""
         for key, quota, units, mark in op.receipt.charges:
             at = own_mark(mark)
             times = self._counters.get((key, quota))
@@ -106,12 +106,12 @@ class Admissions:
                 times.sort()
 
     def drop(self, op: Amend) -> None:
-        """What may have been told or not, and so must not be told again."""
+        """Count a report as lost that may have been charged, and so must not be sent again."""
         self.lost += op.receipt.cost
 
 
 def _count_alike(quota: Quota, before: Micros, now: Micros) -> bool:
-    """Whether what was admitted at two instants may be told as of the first: in one window, or close by in a log."""
+    """Return whether units admitted at two instants may be reported at the first: in one window, or close in a log."""
     if quota.calendar is not None:
         start, end = quota.calendar.bounds(before)
         return start <= now < end
