@@ -461,7 +461,7 @@ def check_quotas(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
 # ---------------------------------------------------------------- inspection
 
 
-# How things stand with a key, in words: for people, and for tools that show it to people.
+# The state of a key's counters, in words.
 
 
 class Inspection(NamedTuple):

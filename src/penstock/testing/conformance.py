@@ -86,7 +86,7 @@ class HistoryConformance(Kit):
     """For another face of a store that is proven elsewhere (awaited, by another road) a part of them is enough."""
 
     def check_laws(self, algorithm: str, how: settings | None = None) -> None:
-        """Run the state machine of one algorithm, with the settings of the profile in force unless told otherwise."""
+        """Run the state machine of one algorithm, by default with the settings of the profile in force."""
         name = f"{type(self).__name__}_{algorithm}"
         machine = type(name, (Laws,), {"algorithm": algorithm, "make_store": staticmethod(self.make_store)})
         how = how or settings(
@@ -118,7 +118,7 @@ class StoreConformance(
     """Every law that a store must keep, as tests. Subclasses implement `make_store`.
 
     The store must take the time from the clock that it is given, because tests move that clock by hand. It is closed
-    after use. Operations go straight to `Store.run`, already checked, as a limiter's driver would send them.
+    after use. Operations go straight to `Store.run`, already checked, as a limiter's engine would send them.
     """
 
 

@@ -134,7 +134,7 @@ class Verdict(Struct, gc=False):
 
     - `status`: what the caller may answer its own client with: 200, or 429, 403, 503.
     - `limit`, `remaining`: null where no quota applies.
-    - `message`: what the rule wants a refused client to be told, if it says so.
+    - `message`: the text of the rule for refused clients, if it has one.
     - `decisions`: of each counter, if they were wanted.
     """
 

@@ -33,7 +33,7 @@ class Parts(NamedTuple):
 
     - `methods`: of gRPC; for `Grpc`.
     - `handlers`: by path; for `Routes`.
-    - `watch`: the streams of health; to be told when that changes.
+    - `watch`: the streams of health; its `tell` is to be called when health changes.
     - `counts`: hits by limit, for metrics; None where Penstock's own rules are in force.
     """
 

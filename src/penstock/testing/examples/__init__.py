@@ -1,1 +1,1 @@
-"""The laws told as examples, by subject. They fail with a sentence where a generated history fails with a story."""
+"""The laws as examples, by subject. A failing example is one sentence, a failing generated history a list of steps."""

@@ -1,4 +1,4 @@
-"""Calendars: a budget for each day, week, month or year, as people in a time zone live them."""
+"""Calendars: a budget for each day, week, month or year, as the clocks of a time zone show them."""
 
 from __future__ import annotations
 
