@@ -1,4 +1,4 @@
-"""What a caller keeps in hand while something is held or reserved.
+"""Holds and reservations: what a caller keeps until a place is given back or a cost is settled.
 
 A `Hold` is a place of a concurrency quota; it comes back when it is released, at the end of its `with` block, or when
 its ttl passes without renewal. A `Reservation` is units charged by estimate, settled once the true cost is known;

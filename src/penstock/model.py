@@ -48,10 +48,10 @@ OnFailure: TypeAlias = Literal["local", "open", "closed", "raise"]
 """What happens when the store cannot answer: this host decides, all requests pass, none passes, an error is raised."""
 
 Source: TypeAlias = Literal["store", "local", "open", "closed"]
-"""The source of an answer: the store, or what stood in for it."""
+"""The source of an answer: the store, or the behaviour that replaced it."""
 
 Mark: TypeAlias = int | tuple[str, str, int]
-"""Where a charge went, by which it is found again.
+"""The part of a charge by which its algorithm finds it again.
 
 A store marks a charge with a number. A layer that decides in the store's place, because it holds units in advance,
 marks a charge with the level it came from, the block of units there, and the number within that block. So a refund
@@ -277,7 +277,7 @@ class Receipt(NamedTuple):
         return max((charge.cost for charge in self.charges), default=0)
 
     def portion(self, units: int | None, *, last: bool | None = None) -> tuple[Charge, ...]:
-        """What to take from each counter so that `units` of the request's cost come back; all of it if None.
+        """Return what to take from each counter to give back `units` of the request's cost; None gives back all of it.
 
         Counters that charge 1 whatever the cost stay charged until the last of the request is given back.
         """
@@ -518,7 +518,7 @@ class Explained(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a set of rules makes of a descriptor: the outcome, and every rule in its order."""
+    """The explanation of a ruling: its outcome, and what each rule did, in order."""
 
     version: str
     outcome: str
@@ -529,7 +529,7 @@ class Explanation(NamedTuple):
 
 
 def inspections(peeked: Verdict) -> list[Inspection]:
-    """What a dry request of one unit tells about each of its counters."""
+    """Return the state of each counter of a dry request of one unit."""
     return [_inspection(decision) for decision in peeked.decisions]
 
 

@@ -1,4 +1,4 @@
-"""Stores: whatever can answer. `open_store` turns a URL into one."""
+"""Stores keep counters and run operations. `open_store` and `open_async_store` make one from a URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALKEY = tuple(f"valkey{way}" for way in WAYS)
 
 
 def open_store(url: str, clock: Clock | None = None, hook: Hook = nobody) -> Store:
-    """The store that `url` names, for blocking callers."""
+    """Return the store that `url` names, for blocking callers."""
     if _scheme(url) == MEMORY:
         return _open_memory(url, clock)
     store: Store = _redis().RedisStore(url, clock=clock, hook=hook)
@@ -32,7 +32,7 @@ def open_store(url: str, clock: Clock | None = None, hook: Hook = nobody) -> Sto
 
 
 def open_async_store(url: str, clock: Clock | None = None, hook: Hook = nobody) -> AsyncStore:
-    """The store that `url` names, for asyncio."""
+    """Return the store that `url` names, for asyncio."""
     if _scheme(url) == MEMORY:
         return AsyncMemoryStore(_open_memory(url, clock))
     store: AsyncStore = _redis().AsyncRedisStore(url, clock=clock, hook=hook)
@@ -40,7 +40,7 @@ def open_async_store(url: str, clock: Clock | None = None, hook: Hook = nobody) 
 
 
 def _redis() -> ModuleType:
-    """Imported when first needed, because the core must do without."""
+    """Return the module of the Redis stores. It is imported when first needed, because the core has no dependencies."""
     try:
         from penstock.stores.redis import store
     except ImportError as error:

@@ -44,7 +44,7 @@ class Problem(Struct, gc=False):
     code: str
     detail: str
     field: str | UnsetType = UNSET
-    charged: str | UnsetType = UNSET  # by a request that the store may have heard of: "no" or "unknown"
+    charged: str | UnsetType = UNSET  # "no", or "unknown" if the request may have reached the store
 
 
 class Unacceptable(PenstockError):

@@ -44,7 +44,7 @@ class HealthCheck:
 
 # `grpc.health.v1` Watch: the health of the service, sent at once and again when it changes.
 #
-# Clients that balance load themselves keep one such stream open. When the service drains, all watchers hear of it and
+# Clients that balance load themselves keep one such stream open. When the service drains, all watchers receive that and
 # their streams end, because they would keep connections open.
 
 

@@ -1,1 +1,1 @@
-"""The transport: bytes to batches of calls, and answers to bytes. It knows nothing of rate limits."""
+"""The transport: bytes to batches of calls, and answers to bytes. It does not depend on rate limits."""

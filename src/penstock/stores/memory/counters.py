@@ -61,7 +61,7 @@ class QuotaCounters(NamedTuple):
 
 
 class KeyCounter(NamedTuple):
-    """What decides on the counter of one key, and where it is. Its stripe must be locked to read or write."""
+    """The counter of one key: its functions, and its place. The stripe must be locked to read or write it."""
 
     bound: Bound
     kind: CounterKind

@@ -25,7 +25,7 @@ from penstock.stores.memory.stripes import MASK, Stripes
 ONE = 1
 
 _Found: TypeAlias = tuple[dict[Key, State], Key, State, State]
-"""Where a counter is, its key, its state before and after."""
+"""A counter of a request: its generation, its key, its state before and after."""
 
 
 class One(Protocol):

@@ -18,9 +18,9 @@ LEAST_MEMORY_OF_IDS: Micros = 60_000_000
 
 
 class RecordName(NamedTuple):
-    """Where a record is kept, and which of all that were ever kept there it is.
+    """The name of a record: its slot, and a serial number, because a slot may get another record later.
 
-    A text of both would do, but the slot alone remembers its hash, and settling is to be quick.
+    It is not one text, because the text of the slot keeps its hash, which makes settling faster.
     """
 
     slot: str
@@ -36,9 +36,9 @@ class RecordName(NamedTuple):
 DecideAll: TypeAlias = Callable[[Sequence[Posed], Micros, type[Verdict]], Verdict]
 
 Record: TypeAlias = tuple[int, Micros, Verdict, int, bool]
-"""What is remembered of an admitted request that had an id: serial, expires_at, verdict, cost, settled.
+"""The record of an admitted request with an id: serial, expires_at, verdict, cost, settled.
 
-The cost is what of it can be given back: less after a refund, something else once settled.
+The cost is what can still be given back: a refund lowers it, a settlement replaces it.
 """
 
 

@@ -37,7 +37,7 @@ GENERATION: Micros = 60_000_000
 MASK = STRIPES - 1
 
 Slot: TypeAlias = Hashable
-"""What names an entry on its shelf: a key, or what else its kind counts by."""
+"""The name of an entry on its shelf: the key of a counter, or the slot of a record."""
 
 
 class Kind(ABC):

@@ -201,7 +201,7 @@ class LoopStore:
         return pipeline
 
     def _park(self, attempt: Attempt, callback: Callback, due: float) -> None:
-        """Wait until the server is known, unless it was looked for in vain."""
+        """Keep an attempt until its server is known; fail it at once if the last search found none."""
         failed = self._topology.trouble()
         if failed is not None or self._closed:
             callback(failed or not_sent("the store is closed", self._settings.place, transient=False))
