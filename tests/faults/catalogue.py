@@ -145,6 +145,15 @@ def readonly(stage: One) -> Iterator[None]:
     yield
 
 
+@fault("rights revoked (set, zadd)", "one server")
+def deprived(stage: One) -> Iterator[None]:
+    """The user may read and not write: each script ends at its first charge."""
+    stage.server.ask("ACL", "SETUSER", "default", "-set", "-zadd")
+    stage.hold(3)
+    stage.server.ask("ACL", "SETUSER", "default", "+set", "+zadd")
+    yield
+
+
 @fault("maxmemory reached (noeviction)", "one server", ci=True)
 def full(stage: One) -> Iterator[None]:
     stage.server.ask("CONFIG", "SET", "maxmemory", 1)

@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -15,6 +15,8 @@ import hiredis
 import pytest
 import redis
 
+from penstock import Limiter
+from penstock.layers import Fallback
 from penstock.model import Amend, Failed, Outcome, Receipt, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.redis.errors import COMMANDS, RIGHTS
@@ -206,8 +208,50 @@ def test_an_error_says_that_the_key_prefix_is_not_allowed(own: Server) -> None:
 def test_an_error_names_the_rights_that_the_commands_of_the_script_need(own: Server, missing: str) -> None:
     assert missing in COMMANDS
     outcomes = both(allow(own, "~pk1*", *[right for right in RIGHTS.split() if right != f"+{missing}"]))
-    assert told(outcomes) == {(False, "unknown")}
+    assert told(outcomes) == STAYS
     assert f"+{missing} " in str(outcomes[0].error)
+
+
+def test_an_error_before_the_first_charge_says_that_nothing_was_charged(own: Server) -> None:
+    asked = [acquire(quota, id=id) for quota in KINDS for id in (None, b"id")]
+    with opened(allow(own, "~pk1*", *[right for right in RIGHTS.split() if right not in ("+set", "+zadd")])) as store:
+        for op in asked:
+            assert told([failed(one(store, op))]) == STAYS
+        allow(own, "~pk1*", *RIGHTS.split())
+        for op in asked:
+            assert decided(one(store, op)).remaining == op.asks[0].quota.limit - (1 if op.id is None else 2)
+
+
+def test_a_right_that_is_missing_after_a_charge_of_the_batch_leaves_it_unknown(own: Server) -> None:
+    allow(own, "~pk1*", *[right for right in RIGHTS.split() if right != "+zadd"])
+    with opened(f"redis://app:tulip@127.0.0.1:{own.port}") as store:
+        log, text = acquire(f"5/{LONG} rolling_window"), acquire(f"5/{LONG}")
+        assert [failed(outcome).charged for outcome in store.run([text, log])] == ["unknown"] * 2
+        assert [failed(outcome).charged for outcome in store.run([log, text])] == ["no"] * 2
+        assert decided(one(store, text)).remaining == 3
+
+
+def test_admissions_while_rights_are_missing_are_charged_once_they_are_back(own: Server) -> None:
+    url, enough = allow(own, "~pk1*", *RIGHTS.split()), f"1000/{LONG}"
+    quotas = enough, f"{enough} rolling_window"
+    with (
+        opened(own.url) as onlooker,
+        closing(Limiter(RedisStore(url, **PATIENT), layers=[Fallback(hosts=1)])) as limiter,
+    ):
+
+        def sources() -> set[str]:
+            return {limiter.acquire("alice", quota).source for quota in quotas}
+
+        def used() -> list[int]:
+            return [1000 - decided(one(onlooker, acquire(quota, dry=True))).remaining for quota in quotas]
+
+        assert sources() == {"store"}
+        allow(own, "~pk1*", *[right for right in RIGHTS.split() if right not in ("+set", "+zadd")])
+        for _ in range(20):
+            assert sources() == {"local"}
+        allow(own, "~pk1*", *RIGHTS.split())
+        assert sources() == {"store"}
+        wait_until(lambda: used() == [22, 22], "what was admitted meanwhile")
 
 
 def test_another_database_takes_one_more_right(own: Server) -> None:

@@ -47,6 +47,7 @@ def test_a_lack_of_rights_stays_and_charged_nothing(text: str) -> None:
     assert (failed.error.transient, failed.charged) == (False, "no")
 
 
+@pytest.mark.parametrize("charged", ["no", "unknown"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,10 +55,11 @@ def test_a_lack_of_rights_stays_and_charged_nothing(text: str) -> None:
         "ERR The user executing the script can't run this command or subcommand script: 6ea2, on @user_script:2.",
     ],
 )
-def test_a_lack_of_rights_within_the_script_names_all_that_are_needed(text: str) -> None:
-    """It may have written something before that."""
-    failed = failed_by(hiredis.ReplyError(text), "here:6379")
-    assert (failed.error.transient, failed.charged) == (False, "unknown")
+def test_a_lack_of_rights_within_the_script_names_all_that_are_needed(text: str, charged: str) -> None:
+    """It may have written something before that, unless the script says that it has not."""
+    failed = failed_by(hiredis.ReplyError("UNCHARGED " * (charged == "no") + text), "here:6379")
+    assert (failed.error.transient, failed.charged) == (False, charged)
+    assert "UNCHARGED" not in str(failed.error)
     assert "+evalsha +script|load +time +get" in str(failed.error)
 
 
@@ -67,8 +69,28 @@ def test_an_unknown_error_may_have_charged() -> None:
     assert len(str(failed.error)) < 300
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERR unknown command 'EVALSHA', with args beginning with: ",
+        "ERR wrong number of arguments for 'evalsha' command",
+        "ERR max number of clients reached",
+        "ERR Error running script: Script killed by user with SCRIPT KILL. script: 6ea2, on @user_script:9.",
+        "UNCHARGED ERR whatever the script met script: 6ea2, on @user_script:9.",
+    ],
+)
+def test_an_error_that_proves_that_nothing_was_written_charged_nothing(text: str) -> None:
+    assert failed_by(hiredis.ReplyError(text), "here:6379").charged == "no"
+
+
+@pytest.mark.parametrize("code", ["OOM", "READONLY", "NOPERM"])
+def test_an_error_after_a_charge_is_unknown_whatever_its_code(code: str) -> None:
+    text = f"{code} not now script: 6ea2, on @user_script:9."
+    assert failed_by(hiredis.ReplyError(text), "here:6379").charged == "unknown"
+
+
 def test_the_rights_named_are_those_the_script_needs() -> None:
-    called = re.findall(rb"\b(?:call|query|pcall)\('([A-Z]+)'", SCRIPT.text)
+    called = re.findall(rb"\b(?:call|query|pcall|store)\('([A-Z]+)'", SCRIPT.text)
     assert {name.decode().lower() for name in called} == set(COMMANDS)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from penstock.errors import StoreError
 from penstock.model import Failed
 
@@ -43,6 +45,18 @@ FORBIDDEN = {
 WITHIN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 """The beginnings of errors, behind ERR, for a user who lacks a right that the script needs: Valkey, Redis."""
 
+UNCHARGED = "UNCHARGED "
+"""What the script puts before errors that it met before its first charge."""
+
+WITHIN = "on @user_script"
+"""What servers put behind errors of commands that a script called."""
+
+NEVER_RUN = ("unknown command", "wrong number of arguments", "Protocol error", "max number of clients reached")
+"""The beginnings of errors, behind ERR, with which a server refuses a command before it runs it."""
+
+KILLED = "Script killed by user"
+"""The error for a script that was ended by `SCRIPT KILL`, which servers allow only before its first write."""
+
 WHILE_MOVED = "non local key in a cluster node"
 """The error, behind ERR, for a script that removed a key and touched it again while its slot was being moved."""
 
@@ -54,16 +68,27 @@ MAX_TEXT = 200
 
 def failed_by(reply: Exception, place: str) -> Failed:
     """Return the failure that an error of the server at `place` means for every operation of the call."""
-    text = str(reply)[:MAX_TEXT]
+    charged: Literal["no", "unknown"] = "no" if is_uncharged(str(reply)) else "unknown"
+    text = str(reply).removeprefix(UNCHARGED)[:MAX_TEXT]
     code = "NOAUTH" if UNAUTHENTICATED in text else text.partition(" ")[0]
     if code in REFUSED:
-        return Failed(StoreError(f"redis at {place}: {REFUSED[code]} ({text})", transient=True), "no")
+        return Failed(StoreError(f"redis at {place}: {REFUSED[code]} ({text})", transient=True), charged)
     if code in FORBIDDEN:
-        return Failed(StoreError(f"redis at {place}: {FORBIDDEN[code]} ({text})", transient=False), "no")
+        return Failed(StoreError(f"redis at {place}: {FORBIDDEN[code]} ({text})", transient=False), charged)
     if WHILE_MOVED in text:
-        return unanswered(f"{REFUSED['TRYAGAIN']} ({text})", place)
+        return Failed(StoreError(f"redis at {place}: {REFUSED['TRYAGAIN']} ({text})", transient=True), charged)
     why = f"{FORBIDDEN['NOPERM']} ({text})" if text.removeprefix("ERR ").startswith(WITHIN_SCRIPT) else text
-    return Failed(StoreError(f"redis at {place}: {why}", transient=False), "unknown")
+    return Failed(StoreError(f"redis at {place}: {why}", transient=False), charged)
+
+
+def is_uncharged(error: str) -> bool:
+    """Return whether an error of a server proves that the script has charged nothing."""
+    if error.startswith(UNCHARGED) or KILLED in error:
+        return True
+    if WITHIN in error:  # after a charge, whatever the code
+        return False
+    code, _, rest = error.partition(" ")
+    return code in REFUSED or code in FORBIDDEN or rest.startswith(NEVER_RUN)
 
 
 def not_sent(why: str, place: str, *, transient: bool = True) -> Failed:

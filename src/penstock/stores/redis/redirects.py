@@ -21,7 +21,7 @@ from penstock.stores.redis.codec import Part
 from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import Node
 from penstock.stores.redis.connection import packed
-from penstock.stores.redis.errors import REFUSED, WHILE_MOVED, not_sent
+from penstock.stores.redis.errors import REFUSED, WHILE_MOVED, is_uncharged, not_sent
 from penstock.stores.redis.topology import Topology
 
 ASKING = packed(b"ASKING")
@@ -139,9 +139,12 @@ class Attempt:
             return self._redirected(code, rest)
         if code == "TRYAGAIN":
             return self._one_by_one()
-        if WHILE_MOVED in error and len(self.command.ops) == 1 and len(set(self.command.call.keys)) == 1:
+        if WHILE_MOVED in error and (is_uncharged(error) or self._is_of_one_key()):
             return self._one_by_one()  # the key had expired, so it was gone when it was to be written: it was not
         return ()
+
+    def _is_of_one_key(self) -> bool:
+        return len(self.command.ops) == 1 and len(set(self.command.call.keys)) == 1
 
     def late(self) -> Failed:
         """Return the failure of an attempt for which no time is left."""

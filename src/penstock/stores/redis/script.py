@@ -25,7 +25,10 @@ OTHERS = ("texts", "sets", "rolling_window", CONCURRENCY, "options", "records", 
 """The fragments that are made when one needs another."""
 
 # `now` in microseconds, and `grace`: milliseconds that a key is kept longer than it matters.
-SERVER_TIME = "local time = redis.call('TIME') local now, grace = time[1] * 1000000 + time[2], 0"
+SERVER_TIME = (
+    "local time = redis.pcall('TIME') if time.err then error({ err = 'UNCHARGED ' .. time.err }) end "
+    "local now, grace = time[1] * 1000000 + time[2], 0"
+)
 INJECTED_TIME = "local now, grace = tonumber(ARGV[3]), 3600000"
 
 

@@ -120,7 +120,7 @@ local function amend_record(verb, charges, units, key, serial, lasts)
     each = refund_part(charges, units, units == record.cost)
     record.cost = record.cost - units
     if record.cost == 0 then
-      call('DEL', key)
+      store('DEL', key)
       return each
     end
   else

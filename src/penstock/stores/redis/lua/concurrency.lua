@@ -118,21 +118,21 @@ return function(limit, ttl)
     end
     if held.places then
       for _, place in ipairs(held.places) do
-        call('ZADD', key, text(place[1]), place[2])
+        store('ZADD', key, text(place[1]), place[2])
       end
     end
     call('ZREMRANGEBYSCORE', key, '0', text(now))
     if held.free then
-      call('ZREM', key, held.free)
+      store('ZREM', key, held.free)
     end
     if held.place then
-      call('ZADD', key, text(held.place[1]), held.place[2])
+      store('ZADD', key, text(held.place[1]), held.place[2])
     end
     local member, ends = at_rank(key, -1)
     if not read_place(member) then
       return nil -- what is left goes when this is saved: no sooner, or the set would be gone
     end
-    call('ZADD', key, noted(now), '@')
+    store('ZADD', key, noted(now), '@')
     return ends
   end
 

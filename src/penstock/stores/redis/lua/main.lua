@@ -49,11 +49,16 @@ while position <= last do
   local to_x, to_y, to_z, allowed, remaining, retry, reset, more, delay, mark, part = counter.decide(cost, x, y, z)
   if to_x ~= x or to_y ~= y or to_z ~= z then
     local value, expiry = counter.write(to_x, to_y, to_z)
+    local reply
     if to_x == x and counter.windowed and not shut_until then -- expires with its window, as it is
-      call('SET', key, value, 'KEEPTTL')
+      reply = pcall('SET', key, value, 'KEEPTTL')
     else
-      call('SET', key, value, 'PX', lifetime(expiry))
+      reply = pcall('SET', key, value, 'PX', lifetime(expiry))
     end
+    if reply.err then
+      fail(reply)
+    end
+    wrote = true
   end
   if last == 24 then -- a single ask, as most calls are
     return pack('<i8i8i8i8i8i8i8i8i8i8', now, corrupt, allowed, remaining, retry, reset, more, delay, mark, part)
@@ -62,6 +67,11 @@ while position <= last do
 end
 
 if position <= last then
-  --> operations
+  local done, raised = try(function()
+    --> operations
+  end)
+  if not done then
+    fail(raised)
+  end
 end
 return pack('<i8i8', now, corrupt) .. table.concat(out)

@@ -7,6 +7,12 @@
 local ACQUIRE, ONCE, AMEND, GRANT = 1, 2, 3, 5
 local STALE, STALE_UNITS = { 2, 0, 0, 0, 0, 0, NOT_CHARGED, 0 }, -EXACT - 1
 
+-- Call a command that charges, or gives back.
+local function store(...)
+  call(...)
+  wrote = true
+end
+
 -- What a command that reads says of `key`; nil if that is nothing, or the key holds another type.
 local function query(command, key, ...)
   local reply = pcall(command, key, ...)
@@ -145,6 +151,6 @@ while position <= last do
       put(pack('<i8', stale and STALE_UNITS or each[number]))
     end
   else -- reset
-    call('DEL', next_key())
+    store('DEL', next_key())
   end
 end

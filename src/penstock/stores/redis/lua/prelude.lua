@@ -6,23 +6,30 @@
 --          means µs + part/limit, 0 <= part < limit.
 -- WIRE     whole numbers travel as packed 64-bit integers, and are stored as text made by `text`, never by tostring.
 
-local call, pcall, pack, unpack_from = redis.call, redis.pcall, struct.pack, struct.unpack
+local call, pcall, try, pack, unpack_from = redis.call, redis.pcall, pcall, struct.pack, struct.unpack
 local format, match, floor, ceil, max, min = string.format, string.match, math.floor, math.ceil, math.max, math.min
 
 local EXACT = 9007199254740991
 local MAX_USED = 8589934591 -- where counters stop: times 2^20 ticks this is still exact
 local NOT_CHARGED = -1
 
+local wrote = false -- whether anything that is charged, or given back, may have been written
 local corrupt = 0 -- values that could not be read, and were replaced as if empty
 
 local function text(number)
   return format('%.0f', number)
 end
 
+-- Raise an error of a command, which says so if nothing was charged before.
+local function fail(raised)
+  local told = type(raised) == 'table' and raised.err or raised
+  error({ err = (wrote or match(told, '^UNCHARGED')) and told or 'UNCHARGED ' .. told })
+end
+
 -- Forget a value that makes no sense. What is not the value's fault is an error of the call.
 local function discard(key, reply)
   if reply and not match(reply.err, 'WRONGTYPE') then
-    error(reply)
+    fail(reply)
   end
   corrupt = corrupt + 1
   call('DEL', key)

@@ -45,7 +45,7 @@ local function write(key, record)
     end
     add(record.costs[number])
   end
-  call('SET', key, table.concat(words, ' '), 'PX', lifetime(record.expires_at))
+  store('SET', key, table.concat(words, ' '), 'PX', lifetime(record.expires_at))
 end
 
 return { read = read, write = write }

@@ -11,7 +11,7 @@ local at_rank = sets.at_rank
 
 local function add_entry(key, time, total, cost)
   local digits = text(total)
-  call('ZADD', key, text(time), string.char(96 + #digits) .. digits .. ':' .. text(cost))
+  store('ZADD', key, text(time), string.char(96 + #digits) .. digits .. ':' .. text(cost))
 end
 
 local function read_entry(member, time)
@@ -111,7 +111,7 @@ return function(limit, period, count_denied)
   local function trim(key, log, total)
     local notes, _, enough = call('ZCOUNT', key, '-inf', '(0'), reached(log, total - limit + 1)
     if enough > notes then
-      call('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
+      store('ZREMRANGEBYRANK', key, text(notes), text(enough - 1))
     end
   end
 
@@ -123,8 +123,8 @@ return function(limit, period, count_denied)
     end
     local found, base = call('ZRANGEBYSCORE', key, log.since, '+inf', 'WITHSCORES'), log.base
     local fits = log.total - base + cost <= EXACT
-    call('ZADD', key, '-1', '@') -- so that the set is not gone in between
-    call('ZREMRANGEBYSCORE', key, '0', '+inf')
+    store('ZADD', key, '-1', '@') -- so that the set is not gone in between
+    store('ZREMRANGEBYSCORE', key, '0', '+inf')
     for position = 1, #found, 2 do
       local entry = fits and read_entry(found[position], tonumber(found[position + 1]))
       if entry then
@@ -138,7 +138,7 @@ return function(limit, period, count_denied)
     else
       log.oldest[2] = log.oldest[2] - base
     end
-    call('ZREM', key, '@')
+    store('ZREM', key, '@')
     log.base, log.total = 0, log.total - base
   end
 
@@ -146,7 +146,7 @@ return function(limit, period, count_denied)
   function counter.change(key, log)
     if log.stepped then
       for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. text(now), '+inf')) do
-        call('ZADD', key, text(now), member)
+        store('ZADD', key, text(now), member)
       end
     end
     if log.cost then
@@ -155,7 +155,7 @@ return function(limit, period, count_denied)
     local trims = log.forced and count_denied == 1 -- what was settled stays, as its limit may have been raised since
     local decides_all = trims and log.cost >= limit -- the newest `limit` units do
     if decides_all then
-      call('ZREMRANGEBYSCORE', key, '0', '+inf')
+      store('ZREMRANGEBYSCORE', key, '0', '+inf')
       add_entry(key, log.at, log.cost, log.cost)
     elseif log.cost then
       add_entry(key, log.at, log.total + log.cost, log.cost)
@@ -173,11 +173,11 @@ return function(limit, period, count_denied)
   -- Entries after the one that shrinks are written again with smaller totals.
   function counter.refund(state, units, mark)
     local key, back, since = state.key, 0, text(mark)
-    call('ZADD', key, '-1', '@') -- so that the set is not gone in between; goes when this is saved
+    store('ZADD', key, '-1', '@') -- so that the set is not gone in between; goes when this is saved
     counter.change(key, live(state))
     if call('ZCOUNT', key, since, since) > 0 then
       local found = call('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES')
-      call('ZREMRANGEBYSCORE', key, since, '+inf')
+      store('ZREMRANGEBYSCORE', key, since, '+inf')
       for position = 1, #found, 2 do
         local entry = read_entry(found[position], tonumber(found[position + 1])) or { 0, 0, 0 }
         local given = entry[1] == mark and min(entry[3], units - back) or 0
@@ -188,7 +188,7 @@ return function(limit, period, count_denied)
       end
     end
     if call('ZCARD', key) > 1 then
-      call('ZREM', key, '@')
+      store('ZREM', key, '@')
     end
     return back, {}
   end
@@ -197,8 +197,8 @@ return function(limit, period, count_denied)
   local function insert(key, time, cost)
     local since, before = '(' .. text(time), nil
     local found = call('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES')
-    call('ZADD', key, '-1', '@') -- so that the set is not gone in between
-    call('ZREMRANGEBYSCORE', key, since, '+inf')
+    store('ZADD', key, '-1', '@') -- so that the set is not gone in between
+    store('ZREMRANGEBYSCORE', key, since, '+inf')
     for position = 1, #found, 2 do
       local entry = read_entry(found[position], tonumber(found[position + 1]))
       if entry then
@@ -207,7 +207,7 @@ return function(limit, period, count_denied)
       end
     end
     add_entry(key, time, before + cost, cost)
-    call('ZREM', key, '@')
+    store('ZREM', key, '@')
   end
 
   function counter.report(state, units, at, key)

@@ -35,20 +35,20 @@ local function kept(counter)
     local expires = state and change(key, state)
     if shut_until > 0 then
       if not state then
-        call('DEL', key)
+        store('DEL', key)
       end
-      call('ZADD', key, noted(shut_until), '!')
+      store('ZADD', key, noted(shut_until), '!')
       if not expires then
-        call('ZREM', key, '@')
+        store('ZREM', key, '@')
       end
       expires = max(expires or 0, shut_until)
     elseif expires and counter.penalty then
-      call('ZREM', key, '!')
+      store('ZREM', key, '!')
     end
     if expires then
-      call('PEXPIRE', key, lifetime(expires))
+      store('PEXPIRE', key, lifetime(expires))
     else
-      call('DEL', key)
+      store('DEL', key)
     end
   end
 

@@ -45,9 +45,9 @@ return function(algorithm)
         own, expires = own .. '!' .. text(shut_until), max(expires, shut_until)
       end
       if own ~= '' then
-        call('SET', key, own, 'PX', lifetime(expires))
+        store('SET', key, own, 'PX', lifetime(expires))
       else
-        call('DEL', key)
+        store('DEL', key)
       end
     end,
     force = function(state, cost)
