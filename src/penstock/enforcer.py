@@ -233,7 +233,7 @@ class RuleFront(Generic[L, D, S]):
     def _begun(self, plan: Plan, cost: int, id: Id | None, now: Micros, *, dry: bool = False) -> Begun:
         """Return the ruling on a plan if it can be made in this process, else the operation for the store."""
         course, posed, _ = plan
-        request_id = None if id is None else check_id(id)
+        request_id = None if id is None or not posed else check_id(id)  # only a charge is remembered by its id
         verdict = None if posed else _unlimited(plan, cost, now)
         admission = None
         if self._shedder is not None and course.decided_by is None and not dry:

@@ -480,6 +480,12 @@ def test_an_invalid_request_is_an_error_of_the_caller(make: Make) -> None:
     assert bench.told == []
 
 
+def test_an_invalid_id_is_no_error_where_nothing_is_charged(make: Make) -> None:
+    bench = make({"id": "health", "action": "allow"}, {"id": "api"})
+    for unusable in ("", "x" * 300):
+        assert bench.enforcer.check(IP, id=unusable).rule == "health"
+
+
 def test_a_rule_in_shadow_mode_stops_no_other() -> None:
     rules = rule_set({"id": "trial", "mode": "shadow", "stop": True}, {"id": "api", "quota": "1/minute"})
     enforcer = Enforcer(rules, Limiter())
