@@ -69,3 +69,12 @@ def test_mistakes_are_problems_and_nothing_is_charged(desk: Desk, requests: Any,
 def test_a_misspelt_field_is_named(desk: Desk) -> None:
     answer = desk.post("/v1/acquire-all", {"requests": [ALICE | {"costs": 2}]})
     assert (answer.status, answer.json["code"], answer.json["field"]) == (400, "unknown_field", "costs")
+
+
+def test_refused_calls_leave_room_for_quotas_of_others(desk: Desk) -> None:
+    for call in range(10):
+        lists = [[f"{n}/minute name c{call}_{of}_{n}" for n in range(1, TOGETHER + 1)] for of in range(TOGETHER)]
+        answer = desk.post("/v1/acquire-all", {"requests": [{"key": "a", "quota": quotas} for quotas in lists]})
+        assert answer.json["code"] == "invalid_quota"
+    others = [f"9/minute name other{n}" for n in range(TOGETHER)]
+    assert desk.post("/v1/acquire", {"key": "a", "quota": others}).status == 200

@@ -39,3 +39,16 @@ def test_call_with_too_many_quotas_is_refused() -> None:
     assert str(caught.value) == "quota: 33 of them (expected at most 32 in one call)"
     assert tuple(many) not in limiter.operations.bound, "it was read and remembered"
     assert named.check("1/hour") == "1/hour"
+
+
+def test_call_that_names_too_many_quotas_in_several_requests_takes_little_room() -> None:
+    limiter = Limiter()
+    named = KnownQuotas(limiter.operations, most=3 * TOGETHER)
+    lists = [[f"{n}/minute name n{of}_{n}" for n in range(1, TOGETHER + 1)] for of in range(TOGETHER)]
+    texts = [", ".join([f"{n}/minute name t{of}_{n}" for n in range(1, TOGETHER + 1)]) for of in range(TOGETHER)]
+    for quotas in (lists, texts):
+        with pytest.raises(InvalidQuota):
+            named.check_all(quotas)
+    assert tuple(lists[0]) not in limiter.operations.bound, "it was read and remembered"
+    assert texts[2] not in limiter.operations.bound, "it was read and remembered"
+    named.check_all(["1/hour", ["2/hour gcra", "3/second"]])

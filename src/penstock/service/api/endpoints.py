@@ -24,7 +24,7 @@ from penstock.quota import CONCURRENCY
 from penstock.service.api import bodies
 from penstock.service.api.bodies import JsonKey, encode
 from penstock.service.api.problems import Unacceptable, note, problem_of
-from penstock.service.api.quotas import KnownQuotas, check_number
+from penstock.service.api.quotas import KnownQuotas
 from penstock.service.api.verdicts import A_RECEIPT, NOTHING, Extras, Verdicts
 from penstock.service.decisions import Decider, Result
 from penstock.service.receipts import Tokens
@@ -119,11 +119,10 @@ class Endpoints:
 
     def acquire_all(self, body: bytes, reply: Responder) -> None:
         sent = _acquire_all(body)
-        check_number(len(sent.requests))
+        self._known.check_all([part.quota for part in sent.requests])
         op = self._operations.acquire_all(
-            [(_key(part.key), self._quota(part.quota), part.cost) for part in sent.requests], id=sent.id
+            [(_key(part.key), part.quota, part.cost) for part in sent.requests], id=sent.id
         )
-        check_number(len(op.asks))
         self._run_acquire(op, reply, Extras(sent.receipt, sent.decisions))
 
     def hold(self, body: bytes, reply: Responder) -> None:

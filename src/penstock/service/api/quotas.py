@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.engine.operations import Operations
 from penstock.errors import InvalidQuota
 from penstock.quota import Identity
@@ -43,6 +45,14 @@ class KnownQuotas:
                 self._texts.clear()
             self._texts.add(quota)
         return quota
+
+    def check_all(self, quotas: Sequence[JsonQuota]) -> None:
+        """Check the quotas of one call. Once it has named too many, no more of them are read or remembered."""
+        check_number(sum([len(quota) if quota.__class__ is list else 1 for quota in quotas]))  # before any is read
+        named = 0
+        for quota in quotas:
+            named += len(self._operations.quotas(self.check(quota)))  # a text may name several
+            check_number(named)
 
 
 def check_number(quotas: int) -> None:
