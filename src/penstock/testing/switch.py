@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from penstock.client import AsyncClient, Client
@@ -22,7 +23,7 @@ from penstock.engine.operations import Id, Operations, QuotaLike
 from penstock.engine.protocols import Done, Gone
 from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.passage import AsyncGate, BlockingGate
-from penstock.model import Acquire, Amend, Key, Op, Outcome
+from penstock.model import Acquire, Amend, Key, Op, Outcome, check_units
 from penstock.rules.plan import Plan, course_of
 from penstock.rules.ruling import Ruling, passed, ruled
 
@@ -38,7 +39,8 @@ def limits_off() -> Iterator[None]:
 
     Limiters, clients, enforcers, decorators and middlewares are all off; so are deny rules and shedding. Blocks may be
     nested and may overlap in threads: limits are back when the last of them ends. Mistakes in keys, quotas and costs
-    are raised as always. A method that was looked up before the block (`allowed = limiter.acquire`) stays limited.
+    are raised as always. A method that was looked up before the block (`allowed = limiter.acquire`) stays limited; one
+    that was looked up in it is limited again after it.
     """
     global _uses
     with _lock:
@@ -58,7 +60,17 @@ def _replace() -> None:
     for owner, replacements in _OFF.items():
         for name, off in replacements.items():
             _replaced.append((owner, name, vars(owner).get(name)))
-            setattr(owner, name, off)
+            setattr(owner, name, _while_off(off, getattr(owner, name)))
+
+
+def _while_off(off: Callable[..., Any], on: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `off`, or `on` once limits are back: an object made in the block may keep a method that it found."""
+
+    @wraps(on)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (off if _uses else on)(*args, **kwargs)
+
+    return either
 
 
 def _restore() -> None:
@@ -137,6 +149,7 @@ async def _acquire_async_off(
 
 
 def _passed(self: RuleFront[Any, Any, Any], cost: int) -> Ruling:
+    check_units("cost", cost, least=1)
     return ruled(passed(cost, SystemClock().time_ns() // 1_000), Plan(course_of((), self.rules.version), (), ()))
 
 
@@ -162,6 +175,7 @@ _peek, _peek_async = Client.peek, AsyncClient.peek
 
 
 def _asked_off(self: Client | AsyncClient, descriptor: Any, cost: int = 1, **_: Any) -> Any:
+    check_units("cost", cost, least=1)
     return unanswered(cost, self.operations.now(), closed=False)
 
 
@@ -178,11 +192,11 @@ async def _asked_many_async_off(self: AsyncClient, requests: Iterable[Any]) -> l
 
 
 def _peek_off(self: Client, *args: Any, descriptor: Any = None, **kwargs: Any) -> Any:
-    return _peek(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor)
+    return _peek(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor, **kwargs)
 
 
 async def _peek_async_off(self: AsyncClient, *args: Any, descriptor: Any = None, **kwargs: Any) -> Any:
-    return await _peek_async(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor)
+    return await _peek_async(self, *args, **kwargs) if descriptor is None else _asked_off(self, descriptor, **kwargs)
 
 
 _OFF: dict[type, dict[str, Callable[..., Any]]] = {

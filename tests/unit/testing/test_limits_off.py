@@ -14,6 +14,7 @@ import pytest
 from penstock import AsyncLimiter, InvalidInput, Limiter, ManualClock, Verdict
 from penstock.client import AsyncClient, Client
 from penstock.enforcer import AsyncEnforcer, Enforcer
+from penstock.errors import InvalidCost
 from penstock.middleware.asgi import RateLimitMiddleware
 from penstock.middleware.flask import RateLimit, visit
 from penstock.rules import RuleSet, parse
@@ -127,6 +128,31 @@ def test_mistakes_are_raised_as_always(limiter: Limiter) -> None:
         for key, quota, cost in (("", QUOTA, 1), ("alice", "100/fortnight", 1), ("alice", QUOTA, 2)):
             with pytest.raises(InvalidInput):
                 limiter.acquire(key, quota, cost)
+
+
+async def test_costs_that_rules_would_refuse_are_raised_as_always(limiter: Limiter) -> None:
+    with limits_off(), Client(NOBODY) as client:
+        for cost in (0, -1, True, 1.5):
+            with pytest.raises(InvalidCost):
+                Enforcer(RULES, limiter).check(REQUEST, cost)  # type: ignore[arg-type]
+            with pytest.raises(InvalidCost):
+                await AsyncEnforcer(RULES, _asyncio(limiter)).check(REQUEST, cost)  # type: ignore[arg-type]
+            with pytest.raises(InvalidCost):
+                client.check(REQUEST, cost)  # type: ignore[arg-type]
+            with pytest.raises(InvalidCost):
+                client.peek(descriptor=REQUEST, cost=cost)  # type: ignore[arg-type]
+
+
+async def test_methods_that_were_looked_up_meanwhile_are_limited_afterwards(limiter: Limiter) -> None:
+    unlimited = _asyncio(limiter)
+    with limits_off():
+        acquire, acquire_async, check = limiter.acquire, unlimited.acquire, Enforcer(RULES, limiter).check
+        assert_allowed(acquire("alice", QUOTA))
+        assert_allowed(await acquire_async("alice", QUOTA))
+        assert [bool(check(REQUEST)) for _ in range(2)] == [True, True]
+    assert_refused(acquire("alice", QUOTA))
+    assert_refused(await acquire_async("alice", QUOTA))
+    assert [bool(check(REQUEST)) for _ in range(2)] == [True, False]
 
 
 def test_no_store_is_asked() -> None:
