@@ -202,6 +202,37 @@ def test_unusable_replies_are_failures(reply: bytes, says: str) -> None:
             assert client.check(ORDERS).degraded
 
 
+UNUSABLE = {
+    "results are no list": {"results": 5},
+    "results are null": {"results": None},
+    "a problem is no object": {"results": [{"problem": 3}] * 2},
+    "a status is no number": {"results": [{"problem": {"status": "bad"}}] * 2},
+    "a rest is infinite": {"results": [VERDICT | {"decisions": [DECISION | {"retry_after": float("inf")}]}] * 2},
+    "a decision is a number": {"results": [VERDICT | {"decisions": [1]}] * 2},
+    "headers are missing": {"results": [{name: VERDICT[name] for name in VERDICT if name != "headers"}] * 2},
+    "a quota is unknown": {"results": [VERDICT | {"decisions": [DECISION | {"quota": "9/fortnight"}]}] * 2},
+}
+
+
+@pytest.mark.parametrize("body", [*UNUSABLE.values(), None], ids=[*UNUSABLE, "nested too deeply"])
+async def test_unusable_replies_to_batches_are_failures(body: object) -> None:
+    """Each caller gets the answer of `on_failure`, not an error from reading the reply, nor a cancellation."""
+    deep = "[" * 100_000
+    reply = f"HTTP/1.1 200 OK\r\ncontent-length: {len(deep)}\r\n\r\n{deep}".encode() if body is None else _reply(body)
+
+    def behave(connection: socket.socket) -> None:
+        while _read(connection):
+            connection.sendall(reply)
+
+    with listening(behave) as url:
+        with Client(url, timeout=DEADLINE) as client:
+            rulings = await asyncio.to_thread(client.check_many, [ORDERS, ORDERS])
+            assert [ruling.source for ruling in rulings] == ["open", "open"]
+        async with AsyncClient(url, timeout=DEADLINE) as gathering:
+            rulings = await asyncio.gather(gathering.check(ORDERS), gathering.check(ORDERS))
+            assert [ruling.source for ruling in rulings] == ["open", "open"]
+
+
 def test_a_refund_that_failed_is_made_later() -> None:
     with served() as (running, batches):
         client = Client(running.url, timeout=DEADLINE, on_failure="open")

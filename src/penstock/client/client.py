@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.client.address import DEFAULT_URL, Address, Tls
 from penstock.client.codec import (
+    UNUSABLE,
     ServiceRuling,
     body_of,
     check_body,
@@ -100,7 +101,7 @@ class ServiceRules:
         result = yield from self._answering(request(b"/v1/explain", body, safe=True))
         try:
             return explanation(result)
-        except (KeyError, TypeError, ValueError):
+        except UNUSABLE:
             raise unparsable(self._guard.place).error from None
 
     def resetting(self, descriptor: Descriptor) -> Flow[None]:
@@ -128,17 +129,21 @@ class ServiceRules:
     def read_each(self, reply: ReplyOrLost, checks: Sequence[object]) -> Sequence[Any]:
         """Return the same for each of the checks that were sent as one."""
         result = self.read(reply)
-        results = [result] * len(checks) if isinstance(result, Failed) else result.get("results", ())
-        return results if len(results) == len(checks) else [unparsable(self._guard.place)] * len(checks)
+        results = [result] * len(checks) if isinstance(result, Failed) else result.get("results")
+        usable = isinstance(results, list) and len(results) == len(checks)
+        return results if usable else [unparsable(self._guard.place)] * len(checks)
 
     def _ruling(self, result: Any, cost: int, *, remembered: bool = False) -> ServiceRuling:
         now = self._clock.time_ns() // 1_000
         if isinstance(result, dict) and "problem" in result:
-            result = problem(result["problem"], int(result["problem"].get("status", 500)), self._guard.place)
+            details = result["problem"]
+            status = details.get("status", 500) if isinstance(details, dict) else None
+            known = isinstance(status, int)
+            result = problem(details, status, self._guard.place) if known else unparsable(self._guard.place)
         if not isinstance(result, Failed):
             try:
                 return ruling(result, cost, now, remembered=remembered)
-            except (KeyError, TypeError, ValueError):
+            except UNUSABLE:
                 result = unparsable(self._guard.place)
         if self._on_failure == "raise":
             raise result.error.to_raise(result.charged)

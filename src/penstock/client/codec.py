@@ -141,6 +141,9 @@ ERRORS: Mapping[str, type[InvalidInput]] = {
 }
 FORBIDDEN = (401, 403)
 
+UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a body raises whose fields are missing or of other types than those of a service."""
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -214,7 +217,7 @@ def outcome(op: Op, reply: ApiReply, now: Micros, place: str) -> Outcome:
         return body
     try:
         return _outcome(op, body, now)
-    except (KeyError, TypeError, ValueError):
+    except UNUSABLE:
         return unparsable(place)
 
 
@@ -302,7 +305,7 @@ def body_of(reply: ApiReply, place: str) -> dict[str, Any] | Failed:
     """Return the JSON of a reply, or why there is none. Errors of the caller are raised."""
     try:
         body = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         return unparsable(place) if reply.status == 200 else _failed(f"status {reply.status}", place)
