@@ -229,8 +229,8 @@ async def test_unusable_replies_to_batches_are_failures(body: object) -> None:
             rulings = await asyncio.to_thread(client.check_many, [ORDERS, ORDERS])
             assert [ruling.source for ruling in rulings] == ["open", "open"]
         async with AsyncClient(url, timeout=DEADLINE) as gathering:
-            rulings = await asyncio.gather(gathering.check(ORDERS), gathering.check(ORDERS))
-            assert [ruling.source for ruling in rulings] == ["open", "open"]
+            gathered = await asyncio.gather(gathering.check(ORDERS), gathering.check(ORDERS))
+            assert [ruling.source for ruling in gathered] == ["open", "open"]
 
 
 def test_a_refund_that_failed_is_made_later() -> None:

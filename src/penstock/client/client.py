@@ -138,8 +138,8 @@ class ServiceRules:
         if isinstance(result, dict) and "problem" in result:
             details = result["problem"]
             status = details.get("status", 500) if isinstance(details, dict) else None
-            known = isinstance(status, int)
-            result = problem(details, status, self._guard.place) if known else unparsable(self._guard.place)
+            place = self._guard.place
+            result = problem(details, status, place) if isinstance(status, int) else unparsable(place)
         if not isinstance(result, Failed):
             try:
                 return ruling(result, cost, now, remembered=remembered)
