@@ -59,6 +59,27 @@ def test_exception_of_the_engine_is_a_failure_of_each_operation() -> None:
     assert "alice" not in str(outcomes)
 
 
+def test_error_of_the_observer_costs_no_caller_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Unobserved):
+        def decided(self, verdicts: Sequence[Verdict], took: int) -> None:
+            raise ZeroDivisionError
+
+    engine = RecordingEngine()
+    batch = batch_on(engine, Broken())
+    answered: list[Outcome] = []
+
+    def then(outcomes: Sequence[Outcome]) -> None:
+        answered.extend(outcomes)
+        batch.decided.extend(outcome for outcome in outcomes if isinstance(outcome, Verdict))
+
+    batch.decided.append(engine.limiter.acquire("a", "2/minute"))
+    for deadline in (1_000, 2_000):
+        batch.add([engine.op("b")], deadline, then)
+    batch.run()
+    assert len(answered) == 2
+    assert caplog.text.count("an internal error while reporting: ZeroDivisionError") == 3
+
+
 def test_error_of_one_callback_is_told_to_it_and_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
     engine = RecordingEngine()
     batch = batch_on(engine)

@@ -95,15 +95,18 @@ class Batch:
             self._report(decided_at, monotonic())
 
     def _report(self, decided_at: float, now: float) -> None:
-        """Report the decisions and answers since the last report."""
+        """Report the decisions and answers since the last report. An error costs no caller its answer."""
         observer: Any = self._observer
-        if self.decided:
-            decided, self.decided = self.decided, []
-            observer.decided(decided, round((decided_at - self._sent) * SECOND))
-        took = round((now - self._began) * SECOND)
-        for route, statuses in self.statuses.items():
-            observer.answered(route, statuses, took)
-        self.statuses.clear()
+        decided, self.decided = self.decided, []
+        answered, self.statuses = self.statuses, defaultdict(list)
+        try:
+            if decided:
+                observer.decided(decided, round((decided_at - self._sent) * SECOND))
+            took = round((now - self._began) * SECOND)
+            for route, statuses in answered.items():
+                observer.answered(route, statuses, took)
+        except Exception as error:
+            log.error("an internal error while reporting: %s", fault(error))
 
 
 class Gather:
