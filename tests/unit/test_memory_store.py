@@ -16,7 +16,7 @@ from penstock.quota import RATES
 from penstock.stores import MemoryStore
 from penstock.stores.memory import stripes
 from penstock.stores.memory.store import LEAST_MAX_KEYS
-from penstock.stores.memory.stripes import DRAINED_PER_NEWCOMER, MOST_LOOKED_AT, STRIPES, Kind, Stripes
+from penstock.stores.memory.stripes import DRAINED_PER_NEWCOMER, MOST_LOOKED_AT, STRIPES, Kind, Spared, Stripes
 
 SMALL = LEAST_MAX_KEYS
 FLOOD = (10 if settings.get_current_profile_name() == "full" else 4) * SMALL
@@ -299,7 +299,7 @@ def test_making_room_looks_at_few_entries_however_many_are_spared() -> None:
             return True
 
     for number in range(500):
-        stripes.add(stripe, kind, number, state, 1, All())
+        stripes.add(stripe, kind, number, state, 1, Spared((), All()))
     assert len(looked) <= 500 * MOST_LOOKED_AT
     assert stripe.count == 500  # all are of one request
     stripes.add(stripe, kind, "next", state, 1)

@@ -20,7 +20,7 @@ from penstock.engine.protocols import Local, V
 from penstock.model import Decision, Grant, Key, Posed, Verdict, check_cost, check_key, check_units
 from penstock.quota import Quota
 from penstock.stores.memory.counters import MAX_BOUND, CounterKind, Counters
-from penstock.stores.memory.stripes import MASK, Stripes
+from penstock.stores.memory.stripes import MASK, Spared, Stripes
 
 ONE = 1
 
@@ -103,7 +103,7 @@ class Ledger:
         stripe = self._stripes.of(key)
         state = stripe.find(kind, key)
         if state is None:
-            self._stripes.make_room(stripe, kind, now)
+            self._stripes.make_room(stripe, kind, now, Spared((key,)))
             stripe.count += 1
         return state, stripe.shelf(kind, now).young
 
@@ -202,7 +202,8 @@ class Ledger:
             if state is not None:
                 young[key] = after
         kinds = [self._counters.of(decision[3]).kind for decision in decisions]
-        spared = {(kind, key) for kind, (_, key, _, _) in zip(kinds, found, strict=True)}  # one must not cost another
+        keys = [key for _, key, _, _ in found]
+        spared = Spared(keys, set(zip(kinds, keys, strict=True)))  # making room for one must not cost another
         for kind, (_, key, state, after) in zip(kinds, found, strict=True):
             if state is None and after is not None:
                 self._stripes.add(self._stripes.of(key), kind, key, after, now, spared)

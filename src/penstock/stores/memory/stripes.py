@@ -86,8 +86,14 @@ class Shelf:
         return self.young or self.old
 
 
-Spared: TypeAlias = Container[tuple[Kind, Slot]]
-"""Entries of the same request, which may not be forgotten to make room for one another."""
+class Spared(NamedTuple):
+    """What making room should leave alone: the `own` entries of a request always, others in its `slots` if possible."""
+
+    slots: Container[Slot] = ()
+    own: Container[tuple[Kind, Slot]] = ()
+
+
+NOTHING_SPARED = Spared()
 
 
 class TakenEntry(NamedTuple):
@@ -225,14 +231,16 @@ class Stripes:
             if self.all[number].bare.is_owned():
                 self.releases[number]()
 
-    def add(self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Spared = ()) -> None:
+    def add(
+        self, stripe: Stripe, kind: Kind, slot: Slot, state: Any, now: Micros, spared: Spared = NOTHING_SPARED
+    ) -> None:
         """Keep `state` in a slot that was empty. The stripe must be locked."""
         self.make_room(stripe, kind, now, spared)
         stripe.shelf(kind, now).young[slot] = state
         stripe.count += 1
 
-    def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Spared = ()) -> None:
-        """Drain a few old entries; afterwards there is room for one more of `kind`, and nothing in `spared` is gone."""
+    def make_room(self, stripe: Stripe, kind: Kind, now: Micros, spared: Spared = NOTHING_SPARED) -> None:
+        """Drain a few old entries, and forget one if there is no room for one more of `kind`."""
         due = stripe.due(now, max(self.share // (2 * len(stripe.shelves) or 1), 2 * DRAINED_PER_NEWCOMER))
         if due is None and stripe.count < self.share:  # the usual case
             stripe.newest = kind
@@ -259,13 +267,16 @@ class Stripes:
         self, stripe: Stripe, entries: list[TakenEntry], excess: int, now: Micros, spared: Spared
     ) -> list[TakenEntry]:
         """Return `entries` without the `excess` ones that weigh least, looking a little further if too few may go."""
-        forgettable = [entry for entry in entries if (entry.kind, entry.slot) not in spared]
+        slots, own = spared
+        forgettable = [entry for entry in entries if (entry.kind, entry.slot) not in own]
+        others = sum([entry.slot not in slots for entry in forgettable])
         further = stripe.taken()
-        while len(forgettable) < max(excess, 2) and len(entries) < MOST_LOOKED_AT and (entry := next(further, None)):
+        while others < max(excess, 2) and len(entries) < MOST_LOOKED_AT and (entry := next(further, None)):
             entries.append(entry)
-            if (entry.kind, entry.slot) not in spared:
+            if (entry.kind, entry.slot) not in own:
                 forgettable.append(entry)
-        forgettable.sort(key=lambda entry: entry.kind.weight(entry.state, now))
+                others += entry.slot not in slots
+        forgettable.sort(key=lambda entry: (entry.slot in slots, entry.kind.weight(entry.state, now)))
         gone = {id(entry) for entry in forgettable[:excess]}
         stripe.count -= len(gone)
         return [entry for entry in entries if id(entry) not in gone]
