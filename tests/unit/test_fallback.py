@@ -432,6 +432,15 @@ class TestWhatTheStoreIsTold:
         assert layer._local.counters <= 4_096
 
 
+def test_threads_whose_clocks_were_read_in_another_order_log_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    layer = Fallback()
+    for now in (5 * SECOND, 5 * SECOND - 1, 5 * SECOND + 1, 4 * SECOND):
+        layer.warn(1, "the store is away", now)
+    assert len(caplog.records) == 1
+    layer.warn(1, "the store is away", 5 * SECOND + LOG_EVERY)
+    assert caplog.messages[1:] == ["4 requests were answered without the store: the store is away"]
+
+
 def test_it_is_logged_but_not_all_the_time(caplog: pytest.LogCaptureFixture) -> None:
     fleet = Fleet(behaviour="open")
     fleet.store.up = False

@@ -214,11 +214,12 @@ class Fallback:
 
     def warn(self, number: int, why: str, now: Micros) -> None:
         """Log that so many requests were answered without the store, at most once in `LOG_EVERY`."""
-        self._unlogged += number
-        if 0 <= now - self._logged_at < LOG_EVERY:
-            return
-        log.warning("%d requests were answered without the store: %s", self._unlogged, why)
-        self._logged_at, self._unlogged = now, 0
+        with self._lock:
+            self._unlogged += number
+            if abs(now - self._logged_at) < LOG_EVERY:  # another thread's later call may have been faster
+                return
+            number, self._logged_at, self._unlogged = self._unlogged, now, 0
+        log.warning("%d requests were answered without the store: %s", number, why)
 
     # Deciding here
 

@@ -23,11 +23,15 @@ TROUBLED = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLIC
 
 
 class RedisGuard(Guard):
-    """Watches over the calls to one server. `waiting`: how many calls may wait for it at once."""
+    """Watches over the calls to one server.
+
+    - `waiting`: how many calls may wait for it at once.
+    - `slow`: seconds from which on a reply is slow.
+    """
 
     def __init__(self, place: str, limits: Limits, waiting: int, hook: Hook) -> None:
         super().__init__(place, f"redis at {place}", limits, hook, log)
-        self.waiting = waiting
+        self.waiting, self.slow = waiting, limits.slow
         self._full = not_sent(f"{waiting} calls are waiting already", place)
         self._refused = "", self._full  # the reason and the failure of the last refusal: an outage makes many
 
@@ -46,10 +50,13 @@ class RedisGuard(Guard):
         """The failure returned when the queue is full."""
         return self._full
 
-    def replied(self, began: float, reply: Any) -> None:
-        """Record the reply to a call begun at `began`. Asks the breaker itself: a call less for every reply."""
+    def replied(self, began: float, reply: Any, late: float = 0.0) -> None:
+        """Record the reply to a call begun at `began`; for `late` seconds of that the event loop was late.
+
+        Asks the breaker itself: a call less for every reply.
+        """
         if reply.__class__ is bytes or not _is_troubled(reply):
-            self.breaker.succeeded(began, monotonic())
+            self.breaker.succeeded(began, monotonic() - late)
         else:
             self.breaker.failed(began, monotonic(), str(reply).partition(" ")[0])
         if self.unreported:

@@ -17,6 +17,7 @@ from penstock.stores.redis.commands import PORTION, Commands
 from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.errors import not_sent
 from penstock.stores.redis.guard import Guards
+from penstock.stores.redis.lateness import Lateness
 from penstock.stores.redis.pipeline import Callback, Pipeline
 from penstock.stores.redis.redirects import ASKING, Attempt
 from penstock.stores.redis.scatter import spread
@@ -54,6 +55,7 @@ class LoopStore:
     def __init__(self, settings: RedisSettings, commands: Commands, topology: Topology, guards: Guards) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings, self._commands, self._topology, self._guards = settings, commands, topology, guards
+        self._lateness = Lateness()
         self._pipelines: dict[Node, Pipeline] = {}
         self._nodes: frozenset[Node] = frozenset()  # of the topology when pipelines were last dropped
         self._turn: dict[tuple[float, int], tuple[list[Part | Op], Callers]] = {}  # by deadline and partition
@@ -195,7 +197,9 @@ class LoopStore:
             self._guards.keep(self._nodes)
         pipeline = self._pipelines.get(node)
         if pipeline is None:
-            pipeline = self._pipelines[node] = Pipeline(self._settings, self._commands, node, self._guards.of(node))
+            guard = self._guards.of(node)
+            pipeline = Pipeline(self._settings, self._commands, node, guard, self._lateness)
+            self._pipelines[node] = pipeline
             if self._closed:
                 pipeline.shut()
         return pipeline

@@ -4,6 +4,9 @@ Commands are sent without waiting for the replies to earlier ones; replies come 
 out is remembered until its reply has come, which is dropped, so no reply reaches the wrong caller. A reply that is a
 second late, beyond its deadline, ends the connection.
 
+The time that the event loop was late is not the server's: a call has that time longer, once, and a reply is read before
+its call is declared late.
+
 Callers never connect. A task, the connector, does so in the background; calls wait for it as long as their deadlines
 allow. While the server cannot be reached, calls fail at once, and the connector retries, less and less often, as long
 as calls keep coming.
@@ -26,6 +29,7 @@ from penstock.stores.redis.config import Node, RedisSettings
 from penstock.stores.redis.connection import dial_async, named, refusal
 from penstock.stores.redis.errors import not_sent, unanswered
 from penstock.stores.redis.guard import RedisGuard
+from penstock.stores.redis.lateness import Lateness
 from penstock.stores.redis.pool import FIRST_PAUSE, LONGEST_PAUSE, NoReply
 
 OVERDUE = 1.0
@@ -67,10 +71,11 @@ class PipelinedConnection(asyncio.Protocol):
         writer: asyncio.StreamWriter,
         commands: Commands,
         guard: RedisGuard,
+        lateness: Lateness,
         lost: Callable[[PipelinedConnection], None],
     ) -> None:
         self._writer = writer  # kept: a writer that is forgotten closes its transport
-        self._commands, self._guard, self._lost = commands, guard, lost
+        self._commands, self._guard, self._lateness, self._lost = commands, guard, lateness, lost
         self._transport = writer.transport
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader()
@@ -101,7 +106,10 @@ class PipelinedConnection(asyncio.Protocol):
                     self._receive(command, reply)
                     continue
                 if command.began:  # as nearly always; what follows is `_receive` without its calls
-                    guard.breaker.succeeded(command.began, monotonic())
+                    now = monotonic()
+                    if now - command.began >= guard.slow:
+                        now -= self._lateness.since(command.began)
+                    guard.breaker.succeeded(command.began, now)
                     if guard.unreported:
                         guard.report()
                 callback = command.callback
@@ -124,7 +132,7 @@ class PipelinedConnection(asyncio.Protocol):
             self.send(command)
             return
         if command.began:
-            self._guard.replied(command.began, reply)
+            self._guard.replied(command.began, reply, self._lateness.since(command.began))
         command.finish(reply)
         if is_demoted(reply):
             self.retire()
@@ -160,9 +168,11 @@ class PipelinedConnection(asyncio.Protocol):
 class Pipeline:
     """The commands of one event loop to one server."""
 
-    def __init__(self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard) -> None:
+    def __init__(
+        self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard, lateness: Lateness
+    ) -> None:
         self._settings, self._commands, self._node, self.place = settings, commands, node, node.place
-        self._guard = guard
+        self._guard, self._lateness = guard, lateness
         self._loop = asyncio.get_running_loop()
         self.connection: PipelinedConnection | None = None
         self._connector: asyncio.Task[None] | None = None
@@ -180,6 +190,8 @@ class Pipeline:
                 callback(failed)
                 return
             due = min(due, self._loop.time() + guard.probing)
+        if due > self._lateness.until:
+            self._lateness.watch(due)
         command = PendingCommand(packed, callback, due, before, began)
         if connection is not None and len(connection.outstanding) < guard.waiting:
             command.timer = self._loop.call_at(due, self._time_out, connection, command)
@@ -232,20 +244,45 @@ class Pipeline:
         if connection is not None:
             await connection.gone
 
+    def _late(self, command: PendingCommand) -> float:
+        """Return how much longer a call waits, because of the loop: at most as long again."""
+        return min(self._lateness.since(command.began), command.due - command.began)
+
     def _time_out(self, connection: PipelinedConnection, command: PendingCommand) -> None:
+        if (late := self._late(command)) > 0:
+            command.timer = self._loop.call_later(late, self._read_first, connection, command)
+        else:
+            self._read_first(connection, command)
+
+    def _read_first(self, connection: PipelinedConnection, command: PendingCommand) -> None:
+        """Fail the call, unless its reply is there already. uvloop calls timers before it reads, and other callbacks
+        again before that.
+        """
+        self._loop.call_soon(self._loop.call_soon, self._give_up, connection, command)
+
+    def _give_up(self, connection: PipelinedConnection, command: PendingCommand) -> None:
         """Fail the call. Its reply may still come, and is then dropped; if it does not, the connection is dead."""
+        if command.callback is None:
+            return
         callback, command.callback = command.callback, None
         began, command.began = command.began, 0.0  # the guard records it now, and not again
         command.timer = self._loop.call_later(OVERDUE, connection.abort)
         failed = unanswered("no answer within the deadline", self.place)
         self._guard.unanswered(began, failed)
-        if callback is not None:
-            callback(failed)
+        callback(failed)
 
     def _not_ready(self, command: PendingCommand) -> None:
+        if (late := self._late(command)) > 0:
+            command.timer = self._loop.call_later(late, self._fail_unready, command, False)
+        else:
+            self._fail_unready(command, True)
+
+    def _fail_unready(self, command: PendingCommand, by_server: bool) -> None:
+        """Fail a call for which there is still no connection, which may be the server's doing or the loop's own."""
         del self._waiting[command]
         failed = not_sent("no connection was ready in time", self.place)
-        self._guard.unanswered(command.began, failed)
+        if by_server:
+            self._guard.unanswered(command.began, failed)
         command.finish(failed)
 
     def _fail_waiting(self, why: Failed) -> None:
@@ -275,7 +312,7 @@ class Pipeline:
 
     async def _dial(self) -> None:
         writer = await dial_async(self._settings.kind, self._settings.connect, self._node, self._settings.connecting)
-        connection = PipelinedConnection(writer, self._commands, self._guard, self._lost)
+        connection = PipelinedConnection(writer, self._commands, self._guard, self._lateness, self._lost)
         if self._closed is not None:  # meanwhile, and the cancellation was swallowed
             connection.abort()
             return
