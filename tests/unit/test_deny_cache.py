@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock import Limiter
 from penstock.clock import SECOND, ManualClock, Micros
 from penstock.engine.engine import Engine
+from penstock.engine.protocols import Local
 from penstock.errors import InvalidOption
 from penstock.layers.deny_cache import DenyCache
 from penstock.model import Acquire, Amend, Ask, Op, Outcome, Reset, Verdict
 from penstock.quota import Quota
 from penstock.stores.memory.store import MemoryStore
+from tests.unit.support import Passing
 
 QUOTA = Quota.parse("2/minute fixed_window")
 
@@ -120,6 +123,21 @@ def test_refusals_that_do_something_or_may_end_any_time_are_not_repeated(text: s
 def test_requests_with_an_id_and_dry_runs_are_left_to_the_store(cached: Cached) -> None:
     assert cached.is_asked(ask()._replace(id=b"1"))
     assert cached.is_asked(ask()._replace(dry=True))
+
+
+def test_refusal_of_several_quotas_is_repeated_below_a_layer_that_declines_them() -> None:
+    class Declining(Passing):
+        def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
+            return lambda key, cost, now: None if below is None else below(key, cost, now)
+
+    store = Counting(clock=ManualClock())
+    limiter = Limiter(store, layers=[Declining(), DenyCache()])
+    for quota in ("1/hour", ["1/hour name a", "5/hour name b"]):
+        assert limiter.acquire("ann", quota)
+        assert not limiter.acquire("ann", quota)
+        asked = store.asked
+        assert not limiter.acquire("ann", quota)
+        assert store.asked == asked
 
 
 def test_what_this_process_resets_or_gives_back_is_forgotten_at_once() -> None:

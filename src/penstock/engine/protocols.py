@@ -54,7 +54,8 @@ class Layer(Protocol):
     def bind(self, quotas: tuple[Quota, ...], below: Local | None) -> Local | None:
         """Return a function that decides requests of one key for `quotas` in this process, by `below` or by itself.
 
-        A request that the function declines goes through `enter`, as a `Declined`.
+        The function calls `below`, if there is one, before it declines. What it declines goes through `enter`, as a
+        `Declined`.
         """
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:

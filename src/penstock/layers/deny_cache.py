@@ -121,7 +121,7 @@ class DenyCache:
     ignores_admissions = True
 
     def enter(self, ops: Sequence[Op], now: Micros) -> Entered:
-        if ops.__class__ is Declined:
+        if ops.__class__ is Declined and len(ops[0][0]) == 1:  # several quotas were declined by another layer
             return new(Entered, (ops, (ops, NONE, self._forgotten, True)))
         answered = NONE
         plain = ALL_ACQUIRE.issuperset(map(type, ops))
