@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import cast
 
@@ -17,6 +17,7 @@ from penstock.model import MAX_ASKS, MAX_COST, Acquire, Amend, Ask, Charge, Fail
 from penstock.quota import Quota
 from penstock.stores.redis.codec import Codec
 from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.scatter import spread
 from penstock.stores.redis.script import INJECTED_TIME, SCRIPT, SERVER_TIME, script_with_injected_time
 from tests.conformance.redis_server import PlannedStore, running_server
 
@@ -30,6 +31,8 @@ TEXTS = (
 )
 SETS = ("5/10 seconds rolling_window", "5 concurrent ttl 10s")
 ALL = (*TEXTS, *SETS, *(f"{quota} penalty 7s" for quota in (*TEXTS, *SETS)))
+
+TWO = Quota.parse("2/10 seconds")
 
 for_every_quota = pytest.mark.parametrize("quota", ALL)
 
@@ -211,6 +214,86 @@ def test_the_largest_request_with_an_id_can_be_refunded(store: PlannedStore) -> 
     verdict = one(store, Acquire(tuple(Ask("alice", quota, 2) for quota in quotas), id=b"id"))
     assert verdict.receipt
     assert store.run([Amend(verdict.receipt, "refund")]) == [((2,) * MAX_ASKS,)]
+
+
+# Requests over several partitions of a cluster
+
+
+class Spreading:
+    """Attempts at one request with an id over two partitions, of which the second refuses while it is spent."""
+
+    def __init__(self, store: PlannedStore) -> None:
+        self._store, of = store, store.codec.of_counter
+        other = next(name for name in "abcdef" if of(name, TWO) != of("alice", TWO))
+        self.keys = "alice", other
+        self.op = Acquire((Ask("alice", TWO), Ask(other, TWO)), id=b"id")
+
+    def begin(self) -> Callable[[], Outcome]:
+        """Charge all partitions; return what ends the attempt."""
+        spreading = spread([self.op], self._store.codec)
+        groups, _ = next(spreading)
+        answers = [self._store.run(cast("list[Op]", ops)) for _, ops in groups]
+
+        def end() -> Outcome:
+            try:
+                groups, _ = spreading.send(answers)
+                spreading.send([self._store.run(cast("list[Op]", ops)) for _, ops in groups])
+            except StopIteration as ended:
+                (outcome,) = ended.value
+                return cast("Outcome", outcome)
+            raise AssertionError("a third round")
+
+        return end
+
+    def spend(self) -> None:
+        self._store.run([Acquire((Ask(self.keys[1], TWO, 2),))])
+
+    def free(self) -> None:
+        self._store.run([Reset(self.keys[1], TWO)])
+
+    def used(self) -> list[int]:
+        asks = [Acquire((Ask(key, TWO, 0),), dry=True) for key in self.keys]
+        return [2 - cast("Verdict", verdict).remaining for verdict in self._store.run(asks)]
+
+
+def test_a_refused_attempt_leaves_the_charge_that_its_repeat_counts_on(store: PlannedStore) -> None:
+    spreading = Spreading(store)
+    spreading.spend()
+    end_first = spreading.begin()
+    spreading.free()
+    assert spreading.begin()(), "recalled here, charged there"
+    assert not end_first()
+    assert spreading.used() == [1, 1]
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_the_last_of_several_refused_attempts_gives_the_charge_back(
+    store: PlannedStore, first_ends_first: bool
+) -> None:
+    spreading = Spreading(store)
+    spreading.spend()
+    ends = [spreading.begin(), spreading.begin(), spreading.begin()]
+    for number, end in enumerate(ends if first_ends_first else reversed(ends), start=1):
+        assert not end()
+        assert spreading.used() == [0 if number == 3 else 1, 2]
+    spreading.free()
+    assert spreading.begin()()
+    assert spreading.used() == [1, 1]
+
+
+def test_an_admitted_request_stays_charged_whatever_becomes_of_its_repeats(store: PlannedStore) -> None:
+    spreading = Spreading(store)
+    admitted = spreading.begin()()
+    assert isinstance(admitted, Verdict)
+    assert admitted.receipt
+    mine, other = (admitted.receipt.record or "").split(" ")
+    store.client.delete(other.partition("@")[0])  # as if it had expired a little earlier
+    spreading.free()
+    spreading.spend()
+    assert not spreading.begin()()
+    assert spreading.used() == [1, 2]
+    assert store.run([Amend(Receipt(admitted.receipt.charges[:1], mine), "refund")]) == [((1,),)]
+    assert spreading.used() == [0, 2]
 
 
 # Expiry, and what can be read

@@ -55,6 +55,7 @@ RANDOM_BITS = 52
 
 _PLAIN, _ACQUIRE, _ONCE, _AMEND, _RESET, _GRANT = range(6)
 _VERBS = {"refund": 1, "settle": 2, "release": 3, "renew": 4, "report": 5}
+_UNDO = 6
 _ALL = _NO_RECORD = -1
 _ANSWER = 8  # numbers per answer
 _STALE = 2
@@ -102,6 +103,15 @@ class Part(NamedTuple):
     cost: int
     lasts: Micros
     whole: tuple[Ask, ...]
+
+
+class Undo(Amend):
+    """The refund of a charge with a record, in one partition, because another partition refused or failed.
+
+    A repeat of the request may have been told of the charge meanwhile, and may pass. Then the charge stays.
+    """
+
+    __slots__ = ()
 
 
 class Prepared:
@@ -252,7 +262,8 @@ class _Encoder:
 
     def amend(self, op: Amend) -> None:
         self.alike = False
-        receipt, verb, units = op
+        receipt, name_of_verb, units = op
+        verb = _UNDO if op.__class__ is Undo else _VERBS[name_of_verb]
         serial, charges = _NO_RECORD, receipt.charges
         if receipt.record is None:
             charges = receipt.portion(units)
@@ -261,7 +272,7 @@ class _Encoder:
             serial = int(text)
             self.keys.append(name.encode())
         lasts = max((charge.quota.horizon_us for charge in charges), default=0)
-        self.numbers += (_AMEND, len(charges), 0, _VERBS[verb], _ALL if units is None else units, serial, lasts)
+        self.numbers += (_AMEND, len(charges), 0, verb, _ALL if units is None else units, serial, lasts)
         for key, quota, cost, mark in charges:
             number, _ = self._counter(key, quota)
             part, mark = divmod(own_mark(mark), 1 << MARK_BITS)

@@ -7,7 +7,7 @@
 Most operations concern one key, and with it one partition, and are passed on as they are. A request whose keys are in
 several partitions is charged in all of them at the same time. If one of them refuses or fails, the others are undone by
 refunds, in a second round that also peeks. So no key ever gets more than the limit; until the second round is over a
-key may get less, by what is then given back.
+key may get less, by what is then given back. Of a request with an id, a charge that a repeat counts on stays.
 
 Operations of one batch see the ones before them, partition by partition. What reads or amends counters of a request
 that spans partitions waits for its second round; other requests do not.
@@ -34,7 +34,7 @@ from penstock.model import (
     Verdict,
 )
 from penstock.quota import Quota
-from penstock.stores.redis.codec import Part, lifetime
+from penstock.stores.redis.codec import Part, Undo, lifetime
 from penstock.stores.redis.errors import not_sent
 
 MAX_OPS = 128
@@ -196,7 +196,8 @@ class _Wave:
                 places.append(None)
                 continue
             receipt = answer.receipt or Receipt((), _record(answer))
-            self._back.add(share.partition, Amend(receipt, "refund"))
+            undo = Amend if receipt.record is None else Undo
+            self._back.add(share.partition, undo(receipt, "refund"))
             asks = tuple([entry.op.asks[number] for number in share.members])
             places.append(self._back.add(share.partition, Acquire(asks, dry=True)))
         return places

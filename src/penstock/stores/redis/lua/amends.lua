@@ -5,7 +5,7 @@
 -- RETURNS  units that came back to each counter; below zero what was charged on top
 
 local records = need('records')
-local REFUND, SETTLE, RENEW, REPORT = 1, 2, 4, 5
+local REFUND, SETTLE, RENEW, REPORT, UNDO = 1, 2, 4, 5, 6
 
 -- Charge `cost` into the window that holds the mark, an instant, as far as it still counts there.
 local function report(counter, key, cost, mark)
@@ -107,6 +107,14 @@ local function amend_record(verb, charges, units, key, serial, lasts)
       each[number] = 0
     end
     return each
+  end
+  if verb == UNDO then
+    if record.repeats > 0 then -- others count on the charge
+      record.repeats = record.repeats - 1
+      records.write(key, record)
+      return refund_part(charges, 0, false)
+    end
+    verb, units = REFUND, -1
   end
   if record.settled == 1 or record.cost < max(unpack(record.costs)) then
     forget_queues(charges)

@@ -7,7 +7,8 @@
 --            once     2, asks, cost, serial, lasts, then asks    an acquire with an id; its record lasts that long;
 --                        cost: of the whole request, if these are not all of its asks, else 0
 --            amend    3, charges, 0, verb, units, serial, lasts, then charges
---                        verb: 1 refund, 2 settle, 3 release, 4 renew, 5 report (mark: when it happened elsewhere);
+--                        verb: 1 refund, 2 settle, 3 release, 4 renew, 5 report (mark: when it happened elsewhere),
+--                        6 undo: refund unless a repeat of the request counts on the charge;
 --                        units: -1 is all; serial: -1 is no record
 --            reset    4, 0, 0
 --            grant    5, least, most, serial, lasts, then an ask     as many units as fit; serial: -1 is no record

@@ -24,10 +24,15 @@ end
 return function(asks, key, serial, lasts, cost)
   local record = key and records.read(key, #asks)
   if record and record.expires_at > now and is_still_held(record, asks) then
+    if cost > 0 then
+      record.repeats = record.repeats + 1
+      records.write(key, record)
+    end
     return record
   end
   local passes = requests.decide_all(asks)
-  record = { serial = serial, expires_at = now + lasts, at = now, cost = cost, settled = 0, answers = {}, costs = {} }
+  record = { serial = serial, expires_at = now + lasts, at = now, cost = cost, settled = 0, repeats = 0 }
+  record.answers, record.costs = {}, {}
   for number, ask in ipairs(asks) do
     record.answers[number], record.costs[number] = ask.answer, ask.cost
     record.cost = max(record.cost, ask.cost)

@@ -1,8 +1,9 @@
 -- Records of admitted requests that had an id: asked again they answer again and charge nothing.
 --
 -- KEYS     a string of numbers: serial, expires at, decided at, cost that can be given back, whether settled; then for
---          each ask its answer (8 numbers) and cost
--- RETURNS  a table {serial, expires_at, at, cost, settled (0 or 1), answers, costs}
+--          each ask its answer (8 numbers) and cost. With whether settled, times two, how many repeats count on the
+--          charge beside the first request: each may be refused elsewhere, and the last of them takes the charge back
+-- RETURNS  a table {serial, expires_at, at, cost, settled (0 or 1), repeats, answers, costs}
 
 local RECORD_HEAD, RECORD_ASK = 5, 9
 
@@ -23,6 +24,7 @@ local function read(key, count)
   end
   local record = { answers = {}, costs = {} }
   record.serial, record.expires_at, record.at, record.cost, record.settled = unpack(numbers, 1, RECORD_HEAD)
+  record.repeats, record.settled = floor(record.settled / 2), record.settled % 2
   for number = 1, asks do
     local start = RECORD_HEAD + RECORD_ASK * (number - 1)
     record.answers[number] = { unpack(numbers, start + 1, start + 8) }
@@ -36,7 +38,8 @@ local function write(key, record)
   local function add(number)
     words[#words + 1] = text(number)
   end
-  for _, number in ipairs({ record.serial, record.expires_at, record.at, record.cost, record.settled }) do
+  local settled = record.settled + 2 * record.repeats
+  for _, number in ipairs({ record.serial, record.expires_at, record.at, record.cost, settled }) do
     add(number)
   end
   for number, answer in ipairs(record.answers) do
