@@ -184,6 +184,19 @@ async def test_a_loop_does_what_is_due_without_callers() -> None:
         await layer.said_all.wait()
 
 
+async def test_timer_of_the_parents_loop_does_not_count_in_a_forked_child() -> None:
+    layer = Debtor(1_000_000)
+    engine = AsyncEngine(AsyncMemory(), [layer], SystemClock())
+    await engine.run([OP])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if engine._timer._set() is None else 1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert engine._timer._set() is not None
+    await engine.finish()
+
+
 def test_a_closed_loop_leaves_the_timer_to_the_next_one() -> None:
     layer = Debtor(4)
     driver = AsyncEngine(AsyncMemory(), [layer], SystemClock())

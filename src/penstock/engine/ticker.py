@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from weakref import ref
 
 from penstock.clock import SECOND, Clock, ManualClock, Micros, monotonic
-from penstock.engine.lifetime import Token, no_token
+from penstock.engine.lifetime import Token, no_token, renew_in_children
 
 SOONEST: Micros = SECOND // 20
 """The least time between two ticks, because work under way still counts as due."""
@@ -119,6 +119,11 @@ class LoopTimer:
 
     def __init__(self) -> None:
         self._set: Callable[[], Token | None] = no_token  # of the timer; None once it fired or its loop was closed
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        """Forget the timer in a forked child: its loop is the parent's, and may never be closed there."""
+        self._set = no_token
 
     def call_after(self, engine: Ticked, after: Micros) -> None:
         """Have the running loop call `engine` after so many microseconds, unless a timer is set."""
