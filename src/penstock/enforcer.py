@@ -22,7 +22,6 @@ A decision takes two steps without I/O, `begin` and `finish`, with the engine be
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -30,12 +29,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 from penstock.clock import SECOND, Micros
+from penstock.engine.cancelled import new_id
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.operations import Id, check_id, verdict_of
 from penstock.errors import InvalidOption, InvalidRequest, shown
 from penstock.events import Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
-from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
+from penstock.limiter import AsyncLimiter, Limiter
 from penstock.model import (
     Acquire,
     Amended,
@@ -414,7 +414,7 @@ class Enforcer(RuleFront[Limiter, KeyDirectory, Store]):
 
     def reserve(self, descriptor: Descriptor, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
-        ruling = self.check(descriptor, cost, id=os.urandom(ID_BYTES) if id is None else id)
+        ruling = self.check(descriptor, cost, id=new_id() if id is None else id)
         return Reservation(cast("Limiter", self), ruling)
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
@@ -508,7 +508,7 @@ class AsyncEnforcer(RuleFront[AsyncLimiter, KeyDirectory | AsyncKeyDirectory, As
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
 
         async def reserved() -> AsyncReservation:
-            ruling = await self.check(descriptor, cost, id=os.urandom(ID_BYTES) if id is None else id)
+            ruling = await self.check(descriptor, cost, id=new_id() if id is None else id)
             return AsyncReservation(cast("AsyncLimiter", self), ruling)
 
         return Opening(reserved())

@@ -5,13 +5,12 @@ Both have the same methods and differ in one word, `await`. They share `Operatio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from penstock.clock import Clock
-from penstock.engine.decorator import ID_BYTES as ID_BYTES
+from penstock.engine.cancelled import new_id
 from penstock.engine.decorator import LimitOptions, decorate, decorate_async
 from penstock.engine.engine import AsyncEngine, Engine, clock_over
 from penstock.engine.flows import drive, drive_async
@@ -159,7 +158,7 @@ class Limiter(_Limiter[Store, Engine]):
 
     def reserve(self, key: Key, quota: QuotaLike, cost: int, *, id: Id | None = None) -> Reservation:
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
-        return Reservation(self, self.acquire(key, quota, cost, os.urandom(ID_BYTES) if id is None else id))
+        return Reservation(self, self.acquire(key, quota, cost, new_id() if id is None else id))
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
         """Give back what a verdict charged, or `units` of it, as far as it is still charged.
@@ -323,7 +322,7 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
 
         async def reserved() -> AsyncReservation:
-            verdict = await self.acquire(key, quota, cost, os.urandom(ID_BYTES) if id is None else id)
+            verdict = await self.acquire(key, quota, cost, new_id() if id is None else id)
             return AsyncReservation(self, verdict)
 
         return Opening(reserved())

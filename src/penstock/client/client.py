@@ -16,7 +16,6 @@ Both classes have the same methods and differ in one word, `await`. Decisions by
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, overload
 from weakref import WeakKeyDictionary
@@ -38,13 +37,14 @@ from penstock.client.http import DEFAULT_TIMEOUT, ApiRequest, Lost, ReplyOrLost
 from penstock.client.store import AsyncServiceCalls, AsyncServiceStore, ServiceCalls, ServiceStore
 from penstock.clock import Clock, SystemClock
 from penstock.enforcer import Request, holds, is_free, pairs_of
+from penstock.engine.cancelled import new_id
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import Id, QuotaLike, check_id
 from penstock.errors import InvalidInput, InvalidOption, InvalidRequest, StoreError, shown
 from penstock.events import Degraded, Hook, nobody, tell
 from penstock.holds import AsyncHold, AsyncReservation, Hold, Opening, Reservation, holds_place
 from penstock.layers import DenyCache, Fallback, Layer
-from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
+from penstock.limiter import AsyncLimiter, Limiter
 from penstock.model import Amended, Explanation, Failed, Key, Receipt, Verdict, check_units
 from penstock.rules.ruleset import Descriptor
 
@@ -344,7 +344,7 @@ class Client(Limiter):
         """Charge an estimated `cost` now, to be settled when the true cost is known."""
         if descriptor is None:
             return super().reserve(*needed(key, quota), cost, id=id)
-        known = os.urandom(ID_BYTES) if id is None else id
+        known = new_id() if id is None else id
         return Reservation(self, self.check(lone(descriptor, key, quota), cost, id=known))
 
     def refund(self, charged: Verdict | Receipt, units: int | None = None) -> Amended:
@@ -466,7 +466,7 @@ class AsyncClient(AsyncLimiter):
         request = lone(descriptor, key, quota)
 
         async def reserved() -> AsyncReservation:
-            known = os.urandom(ID_BYTES) if id is None else id
+            known = new_id() if id is None else id
             return AsyncReservation(self, await self.check(request, cost, id=known))
 
         return Opening(reserved())

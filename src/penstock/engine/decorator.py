@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
+from penstock.engine.cancelled import new_id
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.operations import QuotaLike
 from penstock.engine.wait import sit_out
 from penstock.errors import InvalidOption, RateLimited
 from penstock.model import Key, Verdict
-
-ID_BYTES = 12
 
 
 class LimitOptions(NamedTuple):
@@ -115,7 +113,7 @@ def _admit(limiter: Any, function: LimitedFunction, args: tuple[Any, ...], kwarg
     """Charge a call of a decorated function and wait for its turn; raise `RateLimited` if it is refused."""
     options = function.options
     key, cost = function.key(args, kwargs), function.cost(args, kwargs)
-    id = os.urandom(ID_BYTES) if options.settle else None
+    id = new_id() if options.settle else None
     if options.timeout == 0:
         verdict: Verdict = yield limiter.acquire(key, options.quota, cost, id)
         yield from sit_out(limiter, verdict)

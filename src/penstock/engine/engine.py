@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from penstock.clock import SECOND, Clock, Micros, SystemClock
+from penstock.engine.cancelled import CHARGES, refund_of
 from penstock.engine.chain import NEVER, Chain, Work
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.engine.protocols import (
@@ -44,7 +45,7 @@ Caller: TypeAlias = asyncio.Future[list[Outcome]]
 
 
 def resolve(caller: Caller, outcomes: list[Outcome] | Exception) -> None:
-    """Resolve the future of a caller, unless it was cancelled."""
+    """Resolve the future of a caller, unless it is done."""
     if caller.done():
         return
     if isinstance(outcomes, Exception):
@@ -220,7 +221,8 @@ class Engine(_Engine):
 class AsyncEngine(_Engine):
     """Runs operations for asyncio.
 
-    Over a store with `submit`, the layers receive the outcomes even if the caller was cancelled.
+    Over a store with `submit`, the layers receive the outcomes even if the caller was cancelled, and its charge is given
+    back.
     """
 
     _store: AsyncStore
@@ -243,13 +245,37 @@ class AsyncEngine(_Engine):
 
         All operations that are run in one turn of the event loop are sent together.
         """
-        if not self._chain.layers:
-            return self._store.run(ops, deadline)
-        if self._send is None:
-            return self._run(ops, deadline)
+        if self._send is not None:
+            return self._send_for_caller(ops, deadline)
+        return self._run(ops, deadline) if self._chain.layers else self._store.run(ops, deadline)
+
+    async def _send_for_caller(self, ops: Sequence[Op], deadline: Micros | None) -> list[Outcome]:
+        """Return the outcomes of `ops`; if the caller is cancelled first, give back what they charge."""
         caller: Caller = asyncio.get_running_loop().create_future()
-        self.submit(ops, deadline, partial(resolve, caller), caller.done)
-        return caller
+        # Amendments, which never come with requests, are sent even if the caller is gone by the end of this turn.
+        gone = caller.done if not ops or ops[0].__class__ in CHARGES else _stays
+        self.submit(ops, deadline, partial(self._resolve, caller, ops), gone)
+        try:
+            return await caller
+        except asyncio.CancelledError:
+            caller.cancel()
+            if not caller.cancelled() and caller.exception() is None:  # the outcomes came in the same turn
+                self._give_back(ops, caller.result())
+            raise
+
+    def _resolve(self, caller: Caller, ops: Sequence[Op], outcomes: list[Outcome] | Exception) -> None:
+        """Resolve the future of a caller; if it was cancelled, give back what `ops` charged."""
+        if isinstance(outcomes, Exception):
+            resolve(caller, outcomes)
+        elif caller.done():
+            self._give_back(ops, outcomes)
+        else:
+            caller.set_result(outcomes)
+
+    def _give_back(self, ops: Sequence[Op], outcomes: Sequence[Outcome]) -> None:
+        refunds = [refund for refund in map(refund_of, ops, outcomes) if refund is not None]
+        if refunds:
+            self.submit(refunds, None, _ignore)
 
     def submit(self, ops: Sequence[Op], deadline: Micros | None, done: Done, gone: Gone | None = None) -> None:
         """Run `ops` and call `done` with their outcomes, or with an error, perhaps before this returns.
@@ -357,6 +383,15 @@ class AsyncEngine(_Engine):
     def _did(self, work: Work, task: asyncio.Task[None]) -> None:
         """End due work, also if its task was cancelled, even before it began."""
         self._chain.end_due(work, None if task.cancelled() else task.exception())
+
+
+def _stays() -> bool:
+    """Return that the caller is not gone."""
+    return False
+
+
+def _ignore(outcomes: list[Outcome] | Exception) -> None:
+    """Take the outcomes of refunds: layers do again later what failed and can be repeated."""
 
 
 def _set(event: threading.Event) -> bool:

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from penstock.enforcer import AsyncEnforcer, Enforcer, Pending
+from penstock.engine.cancelled import new_id
 from penstock.engine.flows import Flow, drive, drive_async
 from penstock.errors import CostExceedsLimit, InvalidOption, RateLimited, StoreError
 from penstock.headers import Header
 from penstock.holds import AsyncHold, Hold, holds_place
-from penstock.limiter import ID_BYTES, AsyncLimiter, Limiter
+from penstock.limiter import AsyncLimiter, Limiter
 from penstock.middleware.gate import CLIENT_CLOSED, AmendStep, Gate, GateOptions
 from penstock.middleware.request import Request
 from penstock.model import Verdict, check_units
@@ -174,7 +174,7 @@ class _WaitingGate(Gate):
 
     def asking(self, request: Request, name: str | None) -> Flow[Verdict]:
         """Charge a request."""
-        request_id = os.urandom(ID_BYTES) if self.settles else None
+        request_id = new_id() if self.settles else None
         enforcer = self.enforcer
         if enforcer is None:
             key = self.key(request) if name is None else self.named_key(request, name)

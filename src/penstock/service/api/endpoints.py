@@ -6,7 +6,6 @@ An error of a call is raised, or goes to the responder if it occurs later; no ot
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,9 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import Decoder
 
 from penstock.engine.batch import Batch, Gather, time_left
+from penstock.engine.cancelled import new_id
 from penstock.engine.operations import all_renewed, amended_by, verdict_of
 from penstock.errors import PenstockError
-from penstock.limiter import ID_BYTES, Limiter
+from penstock.limiter import Limiter
 from penstock.model import Acquire, Amend, Explanation, Key, Op, Outcome, Receipt, Reset, Verdict
 from penstock.quota import CONCURRENCY
 from penstock.service.api import bodies
@@ -134,7 +134,7 @@ class Endpoints:
     def reserve(self, body: bytes, reply: Responder) -> None:
         sent = _either(body)
         if sent.id is None:  # a reservation is settled by its record, and only an id leaves one
-            sent.id = os.urandom(ID_BYTES).hex()
+            sent.id = new_id().hex()
         self._either(sent, reply)
 
     def peek(self, body: bytes, reply: Responder) -> None:

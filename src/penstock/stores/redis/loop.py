@@ -85,7 +85,7 @@ class LoopStore:
         added += ops
 
     def scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None = None) -> None:
-        """Send operations to all partitions concerned. What must be undone is, even if the caller was cancelled."""
+        """Send operations to all partitions concerned; what was begun is done in full, even if the caller is gone."""
         task = self._loop.create_task(self._scatter(ops, within, done, gone))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -93,10 +93,12 @@ class LoopStore:
     async def _scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None) -> None:
         rounds = spread(ops, self._commands.partitions)
         try:
-            groups, undoes = next(rounds)
-            while undoes or gone is None or not gone():
+            groups, _ = next(rounds)
+            if gone is not None and gone():
+                return
+            while True:
                 answers = await asyncio.gather(*[self._added(group, part, within) for part, group in groups])
-                groups, undoes = rounds.send(answers)
+                groups, _ = rounds.send(answers)
         except StopIteration as end:
             done(end.value)
         except Exception as error:  # an operation that cannot be encoded
