@@ -221,8 +221,8 @@ class Engine(_Engine):
 class AsyncEngine(_Engine):
     """Runs operations for asyncio.
 
-    Over a store with `submit`, the layers receive the outcomes even if the caller was cancelled, and its charge is given
-    back.
+    Over a store with `submit`, the layers receive the outcomes even if the caller was cancelled, and its charge is
+    given back.
     """
 
     _store: AsyncStore
