@@ -221,7 +221,12 @@ class _Guard:
         gate = self._gate
         if isinstance(gate, BlockingGate):
             enter = sync_to_async(gate.enter, thread_sensitive=False)
-            return await enter(DjangoRequest(request, gate.entries), name=name)
+            entering = asyncio.ensure_future(enter(DjangoRequest(request, gate.entries), name=name))
+            try:
+                return await asyncio.shield(entering)
+            except asyncio.CancelledError:  # the thread goes on, and may be granted a place
+                entering.add_done_callback(_leave_unseen)
+                raise
         return await self._ask(gate, request, name)
 
     async def _ask(
@@ -310,9 +315,18 @@ def _leave(passage: AsyncPassage | Passage, status: int) -> None:
         passage.gate.start(passage.leave(status))
 
 
+def _leave_unseen(entering: asyncio.Future[Passage | None]) -> None:
+    """End a request that was cancelled while a thread charged it."""
+    if entering.cancelled() or entering.exception() is not None:
+        return
+    passage = entering.result()
+    if passage is not None:
+        asyncio.get_running_loop().run_in_executor(None, passage.leave, CLIENT_CLOSED)
+
+
 async def _leave_async(passage: AsyncPassage | Passage, status: int) -> None:
     if isinstance(passage, Passage):
-        await sync_to_async(passage.leave, thread_sensitive=False)(status)
+        await asyncio.shield(sync_to_async(passage.leave, thread_sensitive=False)(status))
     else:
         await passage.leave(status)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +21,7 @@ from penstock.middleware.django import RateLimitMiddleware, rate_limit
 from penstock.middleware.gate import unless_server_error
 from penstock.rules.parser import parse
 from penstock.rules.ruleset import RuleSet
-from tests.rig.processes import wait_until
+from tests.rig.processes import DEADLINE, wait_until
 from tests.unit.flaky import Flaky
 from tests.unit.middleware import django_shop
 from tests.unit.middleware.django_shop import Throttle, throttled
@@ -181,6 +182,62 @@ async def test_a_client_that_leaves_a_server_of_asgi_gives_its_place_back() -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await _left(limiter, PLACES, key) == 1
+
+
+async def test_a_client_that_leaves_while_a_thread_charges_gives_its_place_back() -> None:
+    limiter = Limiter()
+    entered, go = threading.Event(), threading.Event()
+
+    def key(_: object) -> str:
+        entered.set()
+        go.wait(DEADLINE)
+        return "one"
+
+    task = asyncio.create_task(_limited(limiter, _never, key)(_request()))
+    await asyncio.to_thread(entered.wait, DEADLINE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go.set()
+    await asyncio.to_thread(wait_until, lambda: _was_used(limiter), "the place to be granted and given back")
+
+
+async def test_a_client_that_leaves_before_a_thread_is_free_to_end_it_gives_its_place_back() -> None:
+    limiter = Limiter()
+    go = threading.Event()
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as only:
+        loop.set_default_executor(only)
+
+        async def view(request: HttpRequest) -> HttpResponse:
+            only.submit(go.wait, DEADLINE)  # before the thread that ends the request
+            loop.call_later(0.01, task.cancel)
+            return HttpResponse("hello")
+
+        task = asyncio.create_task(_limited(limiter, view, lambda _: "one")(_request()))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        await loop.run_in_executor(None, str)  # behind all that was queued
+    assert _was_used(limiter)
+
+
+def _limited(limiter: Limiter, view: Any, key: Callable[[Any], str]) -> Any:
+    return rate_limit(limiter=limiter, quota=[PLACES, "9/hour"], key=key, name="v")(view)
+
+
+def _request() -> HttpRequest:
+    return AsyncRequestFactory().get("/")
+
+
+async def _never(request: HttpRequest) -> HttpResponse:
+    raise AssertionError("the client is gone")
+
+
+def _was_used(limiter: Limiter) -> bool:
+    """Return whether a request was charged, and its place is free again."""
+    rate, places = [limiter.peek(("v", "one"), quota, cost=0).remaining for quota in ("9/hour", PLACES)]
+    return (rate, places) == (8, 1)
 
 
 @LIMITERS
