@@ -124,7 +124,8 @@ def test_counts_stay_exact_for_keys_that_have_moved_have_not_and_are_new(face: s
             refused = failed(asked.run([op], SHORT_US)[0])
             assert refused.error.transient
             if refused.charged == "no":  # else time was up while it was asked once more
-                assert "slots are being moved" in str(refused.error)
+                why = str(refused.error)
+                assert "slots are being moved" in why or "no time was left" in why, why  # a busy machine asks once
         move.move_keys()
         move.finish()
         after = decided_all(asked.run([*ops, *fresh]))
