@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
@@ -25,7 +26,11 @@ monotonic = time.monotonic
 
 
 class Clock(Protocol):
-    """What stores and limiters read the time from, and wait on."""
+    """What stores and limiters read the time from, and wait on.
+
+    A clock may also have `steady_ns()`, nanoseconds from an arbitrary instant that are never set back. Limiters measure
+    intervals by that.
+    """
 
     def time_ns(self) -> int:
         """Return nanoseconds since the Unix epoch."""
@@ -41,6 +46,7 @@ class SystemClock:
     """The wall clock of this machine."""
 
     time_ns = staticmethod(time.time_ns)
+    steady_ns = staticmethod(time.monotonic_ns)
 
     def wait(self, woken: threading.Event, micros: Micros) -> None:
         woken.wait(micros / SECOND)
@@ -67,9 +73,14 @@ class ManualClock:
 
     def __init__(self, start: float = 1_700_000_000) -> None:
         self.micros: Micros = _micros("start", start)
+        self._set_back: Micros = 0
 
     def time_ns(self) -> int:
         return self.micros * 1_000
+
+    def steady_ns(self) -> int:
+        """Return the same, as if the clock had never been set back."""
+        return (self.micros + self._set_back) * 1_000
 
     def wait(self, woken: threading.Event, micros: Micros) -> None:
         if not woken.is_set():
@@ -86,7 +97,14 @@ class ManualClock:
 
     def set(self, seconds: float) -> None:
         """Set the clock, forwards or backwards, to `seconds` since the Unix epoch."""
-        self.micros = _micros("set", seconds)
+        before, self.micros = self.micros, _micros("set", seconds)
+        self._set_back += max(before - self.micros, 0)
+
+
+def steady_ns_of(clock: Clock) -> Callable[[], int]:
+    """Return what measures intervals by `clock`: its `steady_ns`, which is never set back, or else its `time_ns`."""
+    steady_ns: Callable[[], int] = getattr(clock, "steady_ns", clock.time_ns)
+    return steady_ns
 
 
 def _micros(what: str, seconds: float, hint: str = "") -> Micros:

@@ -12,7 +12,7 @@ from penstock.events import Degraded
 from penstock.headers import HeaderWriter, status_of
 from penstock.layers import DenyCache, Fallback
 from penstock.layers.fallback import LOG_EVERY, share_of
-from penstock.layers.hosts import BELIEVED_AFTER, EVERY, FORGOTTEN_AFTER, KEY, PLACES
+from penstock.layers.hosts import BELIEVED_AFTER, EVERY, FORGOTTEN_AFTER, KEY, PLACES, Hosts
 from penstock.model import Acquire, Amend, Amended, Ask, Failed, Grant, OnFailure, Op, Outcome, Reset
 from tests.unit.flaky import Flaky
 
@@ -156,6 +156,25 @@ def test_a_store_that_comes_back_empty_does_not_make_a_host_the_only_one(gone: i
             driver.run_due()
             numbers |= {layer.hosts.number for layer in fleet.layers}
     assert numbers == {4}
+
+
+def test_clock_that_is_set_back_makes_no_falling_number_of_hosts_believed() -> None:
+    clock = ManualClock()
+    hosts = Hosts()
+
+    def see(number: int) -> None:
+        clock.advance(EVERY / SECOND)
+        look = Verdict(((True, PLACES.limit - number, 0, 0, 0, 0, -1), clock.micros, KEY, PLACES, 0, ()))
+        hosts.heard([look, look], clock.micros)
+
+    for number in (4, 1):
+        see(number)
+    clock.set(clock.micros / SECOND - 3_600)
+    see(1)
+    assert hosts.number == 4
+    for _ in range(BELIEVED_AFTER // EVERY):
+        see(1)
+    assert hosts.number == 1
 
 
 def test_hosts_that_begin_together_know_of_one_another_a_second_later() -> None:

@@ -56,6 +56,59 @@ async def test_a_reservation_made_in_an_outage_can_be_settled_async(store: Flaky
         await reservation.settle(2)
 
 
+async def test_clock_that_is_set_back_delays_no_report(store: Flaky, clock: ManualClock) -> None:
+    limiter = AsyncLimiter(AsyncFlaky(store), clock=clock)
+
+    async def acquire_and_run_due() -> None:
+        clock.advance(2)
+        await limiter.acquire("bob", "10/minute")
+        await asyncio.gather(*limiter.engine._tasks)
+
+    await acquire_and_run_due()  # announces the host
+    store.up = False
+    await limiter.acquire("ann", "10/day fixed_window")
+    clock.set(clock.micros / SECOND - 3_600)
+    store.up = True
+    await acquire_and_run_due()
+    assert used(store, "ann", "10/day fixed_window") == 1
+
+
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+def test_failed_work_of_layers_is_begun_again_after_the_clock_is_set(clock: ManualClock, step: float) -> None:
+    engine = Engine(Flaky(clock), [Fallback()], clock, "local")
+    work = engine._chain.begin_due()
+    assert work
+    assert not engine._chain.begin_due(), "it is under way"
+    clock.set(clock.micros / SECOND + step)
+    engine._chain.end_due(work)
+    assert engine._chain.begin_due()
+
+
+def test_clock_that_is_set_back_makes_no_delay_longer(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    first, second = [limiter.acquire("ann", "1/second leaky_bucket") for _ in range(2)]
+    clock.set(clock.micros / SECOND - 3_600)
+    assert limiter.operations.delay_left(second) == second.delay_us == SECOND
+    assert not limiter.operations.delay_left(first)
+
+
+class SetBack(ManualClock):
+    """A clock that is set back by an hour during every wait."""
+
+    async def wait_async(self, woken: asyncio.Event, micros: int) -> None:
+        await super().wait_async(woken, micros)
+        self.set(self.micros / SECOND - 3_600)
+
+
+async def test_clock_that_is_set_back_makes_no_wait_longer() -> None:
+    clock = SetBack()
+    limiter = AsyncLimiter(clock=clock)
+    began = clock.steady_ns()
+    assert await limiter.acquire("ann", "1 concurrent ttl 1d")
+    assert not await limiter.wait("ann", "1 concurrent ttl 1d", timeout=5)
+    assert clock.steady_ns() - began == 5 * SECOND * 1_000
+
+
 def test_a_forked_child_does_not_tell_what_its_parent_will_tell() -> None:
     fleet = Fleet(hosts=1)
     fleet.settle_in()

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from penstock.clock import SECOND, Clock, Micros
+from penstock.clock import SECOND, Clock, Micros, steady_ns_of
 from penstock.engine.fail_modes import instead
 from penstock.engine.protocols import Due, Layer
 from penstock.engine.ticker import SOONEST, ticks_by
@@ -40,7 +40,7 @@ class Chain:
         self.layers = tuple(layers)
         self._upwards = tuple(reversed(self.layers))
         self._ignores_admissions = all([getattr(layer, "ignores_admissions", False) for layer in layers])  # noqa: C419
-        self.time_ns = clock.time_ns
+        self.time_ns, self.steady_ns = clock.time_ns, steady_ns_of(clock)
         self._on_failure, self._hook = on_failure, hook
         self.due_at: Micros = 0 if layers else NEVER
         self._busy_until: Micros = 0
@@ -51,6 +51,10 @@ class Chain:
 
     def now(self) -> Micros:
         return self.time_ns() // 1_000
+
+    def steady(self) -> Micros:
+        """Return the time by which intervals are measured: stepping the clock back delays no work."""
+        return self.steady_ns() // 1_000
 
     # A batch
 
@@ -80,7 +84,7 @@ class Chain:
         if self._on_failure == "raise":
             raise error
         now = self.now()
-        self._note(error, now)
+        self._note(error)
         failed = Failed(StoreError(f"an unexpected error ({type(error).__name__})", transient=False), "unknown")
         answers = [instead(op, now, closed=self._is_closed(op)) for op in ops]
         return [failed if answer is None else answer for answer in answers]
@@ -88,22 +92,25 @@ class Chain:
     def _is_closed(self, op: Op) -> bool:
         return (op.on_failure if isinstance(op, Acquire) and op.on_failure else self._on_failure) == "closed"
 
-    def _note(self, error: BaseException, now: Micros) -> None:
+    def _note(self, error: BaseException) -> None:
         """Report an internal error; raise it if it is none."""
         if is_from_signal_handler(error):
             raise error
         self.faults += 1
         tell(self._hook, LayerFailed("driver", type(error).__name__))
-        if not 0 <= now - self._logged_at < LOG_EVERY:
+        now = self.steady()
+        if now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
             log.error("an internal error (%d so far): %s", self.faults, fault(error))
 
     # Background work of the layers
 
-    def due(self, now: Micros) -> Work:
-        """Return the due work, and set `due_at` to the next instant at which there may be more."""
+    def due(self) -> Work:
+        """Return the due work, and set `due_at` to the next steady instant at which there may be more."""
+        now, steady = self.now(), self.steady()
         work = [(position, self._due_of(layer, now)) for position, layer in enumerate(self.layers)]
-        self.due_at = min([due.next_at for _, due in work if due.next_at is not None], default=NEVER)
+        pauses = [due.next_at - now for _, due in work if due.next_at is not None]
+        self.due_at = steady + min(pauses) if pauses else NEVER
         return [(position, due) for position, due in work if due.ops]
 
     def _due_of(self, layer: Layer, now: Micros) -> Due:
@@ -111,16 +118,16 @@ class Chain:
         try:
             return layer.due(now)
         except Exception as error:
-            self._note(error, now)
+            self._note(error)
             return Due(next_at=now + SECOND)
 
-    def begin_due(self, now: Micros) -> Work:
+    def begin_due(self) -> Work:
         """Return the due work, unless some is under way. The caller starts it, and `end_due` must follow."""
-        if 0 <= self._busy_until - now <= BUSY:
+        if self.steady() < self._busy_until:
             return []
-        work = self.due(now)
+        work = self.due()
         if work:
-            self._busy_until = now + BUSY
+            self._busy_until = self.steady() + BUSY
         return work
 
     def end_due(self, undone: Work, error: BaseException | None = None, charged: Charged = "unknown") -> None:
@@ -133,7 +140,7 @@ class Chain:
         except Exception as fault:
             error = error or fault
         if error is not None:
-            self._note(error, self.now())
+            self._note(error)
 
     def is_pending(self) -> bool:
         """Return whether a layer has something that the store still has to receive."""
@@ -142,16 +149,15 @@ class Chain:
                 if getattr(layer, "pending", False):
                     return True
             except Exception as error:  # must not end the thread of the ticker, which all engines share
-                self._note(error, self.now())
+                self._note(error)
         return False
 
     def is_in_a_hurry(self, until: Micros) -> bool:
         """Return whether a layer has more work due now, and `until` has not passed."""
-        now = self.now()
-        return self.is_pending() and self.due_at <= now < until
+        return self.is_pending() and self.due_at <= self.steady() < until
 
     def next_tick(self) -> Micros | None:
         """Return after how long the ticker has to call again; None if that is not needed."""
         if self.finished or not self.is_pending():
             return None
-        return max(self.due_at - self.now(), SOONEST)
+        return max(self.due_at - self.steady(), SOONEST)

@@ -100,17 +100,17 @@ class _Engine:
 
     def tick(self) -> Micros | None:
         """Start due work, called by the ticker. Return after how long to call again; None if that is not needed."""
-        self._start_due(self._chain.now())
+        self._start_due()
         return self._chain.next_tick()
 
-    def _come_by(self, now: Micros) -> None:
+    def _come_by(self) -> None:
         """Start due work on behalf of a caller, and have the ticker start what is due next."""
         chain = self._chain
-        self._start_due(now)
+        self._start_due()
         if chain.ticks and chain.due_at != NEVER:
-            self._call_after(chain.due_at - now)
+            self._call_after(chain.due_at - chain.steady())
 
-    def _start_due(self, now: Micros) -> None:
+    def _start_due(self) -> None:
         raise NotImplementedError
 
     def _call_after(self, after: Micros) -> None:
@@ -118,7 +118,7 @@ class _Engine:
 
     def _running_due(self) -> Flow[Micros | None]:
         chain = self._chain
-        yield from self._doing(chain.due(chain.now()))
+        yield from self._doing(chain.due())
         return None if chain.due_at == NEVER else chain.due_at
 
     def _doing(self, work: Work) -> Flow[None]:
@@ -137,7 +137,7 @@ class _Engine:
         chain.finished = True
         self.decide = _elsewhere
         try:
-            until = chain.now() + FINISHING
+            until = chain.steady() + FINISHING
             if chain.is_pending():
                 yield from self._running_due()
             while chain.is_in_a_hurry(until):
@@ -157,9 +157,9 @@ class Engine(_Engine):
         chain = self._chain
         if not chain.layers:
             return self._store.run(ops, deadline)
+        if chain.steady_ns() // 1_000 >= chain.due_at:
+            self._come_by()
         now = chain.time_ns() // 1_000
-        if now >= chain.due_at:
-            self._come_by(now)
         try:
             passed, tokens = chain.down(ops, now)
             return chain.up(ops, self._store.run(passed, deadline) if passed else [], tokens)
@@ -201,8 +201,8 @@ class Engine(_Engine):
     def _call_after(self, after: Micros) -> None:
         call_after(self, after)
 
-    def _start_due(self, now: Micros) -> None:
-        work = self._chain.begin_due(now)
+    def _start_due(self) -> None:
+        work = self._chain.begin_due()
         if work:
             try:
                 _thread.start_new_thread(self._do_due, (work,))
@@ -288,9 +288,9 @@ class AsyncEngine(_Engine):
             return
         chain, passed = self._chain, ops
         tokens: list[Any] = []
+        if chain.steady_ns() // 1_000 >= chain.due_at:
+            self._come_by()
         now = chain.time_ns() // 1_000
-        if now >= chain.due_at:
-            self._come_by(now)
         try:
             for layer in chain.layers:  # as in `chain.down`, without its call
                 passed, token = layer.enter(passed, now)
@@ -321,9 +321,9 @@ class AsyncEngine(_Engine):
     async def _run(self, ops: Sequence[Op], deadline: Micros | None) -> list[Outcome]:
         """Run `ops` over a store that only has `run`."""
         chain = self._chain
+        if chain.steady_ns() // 1_000 >= chain.due_at:
+            self._come_by()
         now = chain.time_ns() // 1_000
-        if now >= chain.due_at:
-            self._come_by(now)
         try:
             passed, tokens = chain.down(ops, now)
             return chain.up(ops, await self._store.run(passed, deadline) if passed else [], tokens)
@@ -375,8 +375,8 @@ class AsyncEngine(_Engine):
     def _call_after(self, after: Micros) -> None:
         self._timer.call_after(self, after)
 
-    def _start_due(self, now: Micros) -> None:
-        work = self._chain.begin_due(now)
+    def _start_due(self) -> None:
+        work = self._chain.begin_due()
         if work:
             self._start(drive_async(self._doing(work))).add_done_callback(partial(self._did, work))
 

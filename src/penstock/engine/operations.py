@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, cast
 
-from penstock.clock import SECOND, Micros
+from penstock.clock import SECOND, Micros, steady_ns_of
 from penstock.engine.engine import AsyncEngine, Engine
 from penstock.engine.protocols import BoundQuota
 from penstock.engine.queues import Lines
@@ -55,7 +55,7 @@ class Operations:
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self._engine = engine
-        self._time_ns = engine.clock.time_ns
+        self._time_ns, self._steady_ns = engine.clock.time_ns, steady_ns_of(engine.clock)
         self.bound: dict[object, BoundQuota] = {}
         self.queues = Lines()
         self.closed = False
@@ -243,19 +243,24 @@ class Operations:
     def now(self) -> Micros:
         return self._time_ns() // 1_000
 
+    def steady(self) -> Micros:
+        """Return the time by which waiting is measured: stepping the clock back makes no wait longer."""
+        return self._steady_ns() // 1_000
+
     def deadline(self, timeout: float | None) -> Micros | None:
-        """Return the instant at which `timeout` seconds have passed; None stands for never."""
+        """Return the steady instant at which `timeout` seconds have passed; None stands for never."""
         if timeout is None:
             return None
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_TIMEOUT:
             raise InvalidOption(
                 f"timeout {shown(timeout)}: expected seconds, 0 to {MAX_TIMEOUT}, or None to wait for ever"
             )
-        return self.now() + round(timeout * SECOND)
+        return self.steady() + round(timeout * SECOND)
 
     def delay_left(self, verdict: Verdict) -> Micros:
         """Return how long an admitted request still waits for its turn."""
-        return max(verdict.at_us + verdict.delay_us - self.now(), 0) if verdict.delay_us else 0
+        delay = verdict.delay_us
+        return min(max(verdict.at_us + delay - self.now(), 0), delay) if delay else 0
 
 
 def listed(requests: Iterable[Request]) -> list[Request] | tuple[Request, ...]:

@@ -26,7 +26,7 @@ SOONEST: Micros = SECOND // 20
 """The least time between two ticks, because work under way still counts as due."""
 
 LATEST: Micros = 60 * SECOND
-"""The most time between two ticks, because the wall clock may have been set back."""
+"""The most time between two ticks, because an engine may have a clock that is set back."""
 
 LINGER = 5.0
 """Seconds for which the thread waits for engines before it ends."""

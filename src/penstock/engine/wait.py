@@ -20,7 +20,7 @@ def wait_for_turn(
 ) -> Flow[Verdict]:
     """Wait until the request is admitted, first come, first served; or refuse it if its time does not suffice."""
     operations, engine = limiter.operations, limiter.engine
-    queues, now = operations.queues, operations.now
+    queues, now = operations.queues, operations.steady
     op, deadline = operations.acquire(key, quota, cost, id=id), operations.deadline(timeout)
     alarm, wake = engine.alarm()
     waiter = queues.join(_queue_of(op), wake)

@@ -78,7 +78,7 @@ class Hosts:
         self.known_at = now
         if self.number is None or number >= self.number:
             self.number, self._fewer_since = number, None
-        elif self._fewer_since is None:
+        elif self._fewer_since is None or now < self._fewer_since:  # for the first time, or the clock was set back
             self._fewer_since = now
-        elif not 0 <= now - self._fewer_since < BELIEVED_AFTER:
+        elif now - self._fewer_since >= BELIEVED_AFTER:
             self.number, self._fewer_since = number, None
