@@ -7,8 +7,9 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_counts_stay_exact_for_keys_that_have_moved_have_not_and_are_new(face: s
         move.begin()
         moving.move_some(ops)
         together = [op for op in ops if moving.can_be_decided(op)]
-        apart = [op for op in ops if op not in together]
+        apart = [op for op in ops if op not in together and isinstance(op, Acquire)]
         assert apart == ops[14:16]
         asks = errors(move.source, "ASK")
         assert all(map(decided, asked.run(together))), "in one batch, part of which is here and part there"
@@ -120,17 +121,27 @@ def test_counts_stay_exact_for_keys_that_have_moved_have_not_and_are_new(face: s
         assert errors(move.source, "ASK") > asks
         fresh = [acquire(QUOTA, name) for name in moving.names[18:22]]
         assert all(map(decided, asked.run(fresh)))
-        for op in [*apart, both(moving.names[22])]:
-            refused = failed(asked.run([op], SHORT_US)[0])
-            assert refused.error.transient
-            if refused.charged == "no":  # else time was up while it was asked once more
-                why = str(refused.error)
-                assert "slots are being moved" in why or "no time was left" in why, why  # a busy machine asks once
+        fresh.append(both(moving.names[22]))
+        assert decided(asked.run(fresh[-1:])[0]), "one counter of which is made here, and one there"
+        assert all(map(decided, asked.run(apart))), "in one batch"
+        for double in apart:
+            first, second = double.asks
+            (refused,) = asked.run([Acquire((first, second._replace(cost=5000)))])
+            assert [decision.allowed for decision in decided(refused).decisions] == [True, False]
+            admitted = decided(asked.run([double])[0])
+            assert admitted.receipt is not None
+            assert asked.run([Amend(admitted.receipt, "refund")]) == [Amended((1, 1))]
+            assert decided(asked.run([double])[0])
+        waiting = failed(asked.run([apart[0]._replace(id=b"id")], SHORT_US)[0])
+        assert waiting.error.transient
+        if waiting.charged == "no":  # else time was up while it was asked once more
+            why = str(waiting.error)
+            assert "slots are being moved" in why or "no time was left" in why, why  # a busy machine asks once
         move.move_keys()
         move.finish()
         after = decided_all(asked.run([*ops, *fresh]))
         for op, verdict in zip([*ops, *fresh], after, strict=True):
-            times = 2 if op in fresh else 4 if op in together else 2
+            times = 2 if op in fresh else 4
             assert isinstance(op, Acquire)
             expected = 1 if op.id is not None else times
             assert [d.quota.limit - d.remaining for d in verdict.decisions] == [expected] * len(op.asks)
@@ -195,6 +206,55 @@ def test_requests_wait_for_keys_that_are_being_moved(face: str, own: Cluster) ->
         assert [charged(asked, name) for name in moving.names[:16]] == [2] * 16
         assert [charged(asked, name) for name in moving.names[22:27]] == [1] * 5
         assert [charged(asked, name, HOLD) for name in moving.names[16:18]] == [0, 0]
+
+
+@pytest.mark.parametrize("way", ["key by key", "at once"])
+def test_limits_hold_and_no_breaker_opens_while_a_slot_moves_under_load(way: str, own: Cluster) -> None:
+    """Requests of two quotas, whose counters are on two servers for a while."""
+    if way == "at once" and not own.can_migrate():
+        pytest.skip("this server has no CLUSTER MIGRATESLOTS")
+    limit, told, stop = 60, list[object](), Event()
+    made: list[tuple[str, Verdict]] = []
+    quotas = f"{limit}/{LONG}, {limit}/{LONG} gcra"
+    with closing(
+        Limiter(f"{own.url}?secret=of+these+tests&deadline=30&namespace={way.replace(' ', '-')}", hook=told.append)
+    ) as limiter:
+        assert isinstance(limiter.store, RedisStore)
+        names = names_in(limiter.store, 3, 6)
+
+        def ask() -> None:
+            while not stop.is_set():
+                made.extend([(name, limiter.acquire(name, quotas)) for name in names])
+
+        def wait_for_calls() -> None:
+            before = len(made)
+            wait_until(lambda: len(made) > before + len(names), "calls meanwhile")
+
+        slot = limiter.store.settings.keys.slots[3]
+        target = next(server for server in own.primaries if server is not own.owner(slot))
+        load = Thread(target=ask)
+        load.start()
+        try:
+            wait_for_calls()
+            if way == "at once":
+                own.migrate(slot, target)
+            else:
+                move = own.move(slot, target)
+                move.begin()
+                for key in move.source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1_000):
+                    move.move_keys([key])
+                    wait_for_calls()
+                move.move_keys()
+                move.finish()
+            wait_until(lambda: not any(verdict for _, verdict in made[-len(names) :]), "limits that are reached")
+        finally:
+            stop.set()
+            load.join()
+        assert {
+            name: sum(bool(verdict) for asked, verdict in made if asked == name) for name in names
+        } == dict.fromkeys(names, limit)
+        assert {verdict.source for _, verdict in made} == {"store"}
+        assert told == []
 
 
 @for_both_faces

@@ -177,6 +177,15 @@ class Cluster(Topology):
             move.finish()
         come_to_terms(self._agreed, "all nodes' knowledge of whose the slots are")
 
+    def can_migrate(self) -> bool:
+        """Return whether the servers can move a slot at once, as Valkey can from version 9 on."""
+        return any(line.startswith(b"MIGRATESLOTS") for line in self.nodes[0].ask("CLUSTER", "HELP"))
+
+    def migrate(self, slot: int, target: Server) -> None:
+        """Move a slot at once, by `CLUSTER MIGRATESLOTS`; returns when all nodes know."""
+        self.owner(slot).ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self._name_of(target))
+        come_to_terms(lambda: self._agreed_owner(slot) is target, f"the migration of slot {slot}")
+
     def _moves(self, slots: Iterable[int], target: Server) -> Iterator[SlotMove]:
         owners = self._owners(self._views())
         primaries = tuple(dict.fromkeys(owner for owner in owners if owner is not None))

@@ -4,24 +4,26 @@
     retries = attempt.receive(reply)      writes the outcomes, or returns what to send next
 
 Only what was certainly not done is retried: a server redirected the call (`MOVED`, `ASK`), its keys are being moved
-(`TRYAGAIN`), or its clock is too far from the caller's for the boundaries of a calendar; or a server could not be
-reached, and another one decides by now.
+(`TRYAGAIN`, whereupon each counter is asked where it is), or its clock is too far from the caller's for the boundaries
+of a calendar; or a server could not be reached, and another one decides by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, cast
 
 import hiredis
 
 from penstock.clock import Micros
-from penstock.model import Failed, Op, Outcome
+from penstock.model import Acquire, Amend, Failed, Key, Op, Outcome
+from penstock.quota import Quota
 from penstock.stores.redis.codec import Part
 from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import Node
 from penstock.stores.redis.connection import packed
 from penstock.stores.redis.errors import REFUSED, WHILE_MOVED, is_uncharged, not_sent
+from penstock.stores.redis.scatter import Answers, FanOut, Groups, spread
 from penstock.stores.redis.topology import Topology
 
 ASKING = packed(b"ASKING")
@@ -37,6 +39,19 @@ REDIRECTED = ("MOVED", "ASK")
 
 DOUBTFUL = ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "LOADING")
 """Errors of servers that may no longer decide."""
+
+
+class Apart:
+    """Each counter of a request as a partition of its own."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Key, Quota], int] = {}
+
+    def of_counter(self, key: Key, quota: Quota) -> int:
+        return self._numbers.setdefault((key, quota), len(self._numbers))
+
+    def of_record(self, record: str) -> int:
+        raise NotImplementedError(f"{record}: requests with an id are not taken apart")
 
 
 class Attempt:
@@ -126,7 +141,10 @@ class Attempt:
         """Return an attempt for some of the operations."""
         ops = [self.command.ops[number] for number in numbers]
         positions = numbers if self._positions is None else [self._positions[number] for number in numbers]
-        return Attempt(self._commands, self._topology, self._partition, ops, self._into, positions, self._at, now)
+        return self._new(self._commands, self._topology, self._partition, ops, self._into, positions, self._at, now)
+
+    def _new(self, *args: Any) -> Attempt:
+        return Attempt(*args)
 
     def _retries(self, error: str) -> Sequence[Attempt]:
         """Return what to send after an error that says that nothing was done; nothing if it does not, or too often."""
@@ -174,11 +192,84 @@ class Attempt:
         return (self,)
 
     def _one_by_one(self) -> Sequence[Attempt]:
-        """Some of the keys have moved and some have not: each operation alone may find its own in one place."""
+        """Some of the keys have moved and some have not: each operation alone may find its own in one place.
+
+        A single operation is taken apart, and each of its counters asked where it is. With an id it has to wait: the
+        record of a request is one, and must be where all of its counters are.
+        """
         if len(self.command.ops) > 1:
             if self._positions is None:
                 self._into[:] = [None] * len(self.command.ops)
             return [self._some([number]) for number in range(len(self.command.ops))]
+        if _is_divisible(self.command.ops[0]):
+            return _Division(self).begin()
         self.pause, self.asking, self._turns = PAUSE, False, 0
         self.look_up()
         return (self,)
+
+    def divided(self) -> Generator[FanOut, Answers, list[Outcome]]:
+        """Return the rounds of the only operation, each of whose counters is asked by itself."""
+        return spread(cast("Sequence[Op]", self.command.ops), Apart())
+
+    def part(self, ops: Sequence[Part | Op], into: list[Outcome | None], division: _Division) -> Attempt:
+        """Return an attempt for a counter of the operation."""
+        return _PartAttempt(division, self._commands, self._topology, self._partition, ops, into, at=self._at)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Write the outcomes."""
+        self._put(outcomes)
+
+
+class _Division:
+    """An operation whose counters are on two servers, while their slot is being moved from one to the other.
+
+    It is decided like a request over several partitions: all counters at the same time, and if one refuses, the others
+    are given back.
+    """
+
+    def __init__(self, whole: Attempt) -> None:
+        self._whole, self._rounds = whole, whole.divided()
+        self._answers: list[list[Outcome | None]] = []
+        self._left = 0  # attempts under way
+
+    def begin(self) -> Sequence[Attempt]:
+        return self._ask(next(self._rounds).groups)
+
+    def after(self, retries: Sequence[Attempt]) -> Sequence[Attempt]:
+        """Return what to send after an attempt has ended with these retries."""
+        self._left += len(retries) - 1
+        if self._left:
+            return retries
+        try:
+            groups, _ = self._rounds.send(cast("Answers", self._answers))
+        except StopIteration as end:
+            self._whole.finish(end.value)
+            return ()
+        return self._ask(groups)
+
+    def _ask(self, groups: Groups) -> Sequence[Attempt]:
+        self._answers = [[None] * len(ops) for _, ops in groups]
+        self._left = len(groups)
+        return [self._whole.part(ops, into, self) for (_, ops), into in zip(groups, self._answers, strict=True)]
+
+
+class _PartAttempt(Attempt):
+    """An attempt for a part of a divided operation."""
+
+    __slots__ = ("_division",)
+
+    def __init__(self, division: _Division, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._division = division
+
+    def receive(self, reply: Any) -> Sequence[Attempt]:
+        return self._division.after(super().receive(reply))
+
+    def _new(self, *args: Any) -> Attempt:
+        return _PartAttempt(self._division, *args)
+
+
+def _is_divisible(op: Part | Op) -> bool:
+    if isinstance(op, Acquire):
+        return op.id is None and len(op.asks) > 1
+    return isinstance(op, Amend) and op.receipt.record is None and len(op.receipt.charges) > 1

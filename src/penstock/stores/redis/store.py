@@ -186,10 +186,11 @@ class RedisStore(ServerStore):
             looked.wait(max(until - monotonic(), 0))
             for attempt in unknown:
                 attempt.look_up()
+        more: list[Attempt] = []
         for attempt in unknown:
-            if attempt.node is None:
-                attempt.receive(no_server(self.topology, self.settings))
-        return [attempt for attempt in unknown if attempt.node is not None]
+            found = attempt.node is not None
+            more += [attempt] if found else attempt.receive(no_server(self.topology, self.settings))
+        return more
 
     def _call_known(self, attempts: Sequence[Attempt], until: float) -> list[Attempt]:
         if len(attempts) == 1:
