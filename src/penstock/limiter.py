@@ -5,6 +5,7 @@ Both have the same methods and differ in one word, `await`. They share `Operatio
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, ParamSpec, Self, TypeVar
@@ -259,7 +260,12 @@ class AsyncLimiter(_Limiter[AsyncStore, AsyncEngine]):
             return verdict
         op = self.operations.acquire(key, quota, cost, id=id)
         ops = (op,) if id is not None or local is None else Declined((op,))
-        return verdict_of((await self.engine.run(ops))[0])
+        coming = self.engine.start(ops)
+        try:
+            return verdict_of((await coming)[0])
+        except CancelledError:
+            self.engine.give_up(ops, coming)
+            raise
 
     async def acquire_many(self, requests: Iterable[Request]) -> list[Verdict]:
         """Decide on many requests in one batch, in order and at one instant; each is decided alone."""

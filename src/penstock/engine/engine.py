@@ -245,23 +245,32 @@ class AsyncEngine(_Engine):
 
         All operations that are run in one turn of the event loop are sent together.
         """
-        if self._send is not None:
-            return self._send_for_caller(ops, deadline)
-        return self._run(ops, deadline) if self._chain.layers else self._store.run(ops, deadline)
+        coming = self.start(ops, deadline)
+        return coming if self._send is None else self._attended(ops, coming)
 
-    async def _send_for_caller(self, ops: Sequence[Op], deadline: Micros | None) -> list[Outcome]:
-        """Return the outcomes of `ops`; if the caller is cancelled first, give back what they charge."""
+    async def _attended(self, ops: Sequence[Op], coming: Awaitable[list[Outcome]]) -> list[Outcome]:
+        try:
+            return await coming
+        except asyncio.CancelledError:
+            self.give_up(ops, coming)
+            raise
+
+    def start(self, ops: Sequence[Op], deadline: Micros | None = None) -> Awaitable[list[Outcome]]:
+        """Do the same for a caller that calls `give_up` if it is cancelled, which spares it a coroutine."""
+        if self._send is None:
+            return self._run(ops, deadline) if self._chain.layers else self._store.run(ops, deadline)
         caller: Caller = asyncio.get_running_loop().create_future()
         # Amendments, which never come with requests, are sent even if the caller is gone by the end of this turn.
         gone = caller.done if not ops or ops[0].__class__ in CHARGES else _stays
         self.submit(ops, deadline, partial(self._resolve, caller, ops), gone)
-        try:
-            return await caller
-        except asyncio.CancelledError:
-            caller.cancel()
-            if not caller.cancelled() and caller.exception() is None:  # the outcomes came in the same turn
-                self._give_back(ops, caller.result())
-            raise
+        return caller
+
+    def give_up(self, ops: Sequence[Op], coming: Awaitable[list[Outcome]]) -> None:
+        """Give back what `ops` charge: the caller that awaited `coming` was cancelled."""
+        if not isinstance(coming, asyncio.Future) or coming.cancel() or coming.cancelled():
+            return  # what comes later goes to `_resolve`
+        if coming.exception() is None:  # it came in the same turn of the loop
+            self._give_back(ops, coming.result())
 
     def _resolve(self, caller: Caller, ops: Sequence[Op], outcomes: list[Outcome] | Exception) -> None:
         """Resolve the future of a caller; if it was cancelled, give back what `ops` charged."""
