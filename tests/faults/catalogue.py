@@ -13,6 +13,7 @@ store, and one more where the store forgets its counters.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,12 +22,12 @@ from typing import Any, TypeAlias
 
 from penstock.clock import SECOND, monotonic
 from tests.faults.fleet import ROOT
-from tests.faults.stages import Apart, One, Sharded, Watched, can_have_own_network
+from tests.faults.stages import FLAVOUR, Apart, One, Sharded, Watched, can_have_own_network
 from tests.rig.clock_shim import can_step_clocks
 from tests.rig.clusters import SLOTS
 from tests.rig.faults import Flow
 from tests.rig.processes import wait_until
-from tests.rig.servers import Server
+from tests.rig.servers import Server, binary
 
 Story: TypeAlias = Callable[[Any], Iterator[None]]
 
@@ -318,6 +319,41 @@ def resharded(stage: Sharded) -> Iterator[None]:
     slots = _used_slots(source)
     stage.cluster.reshard(slots[: max(len(slots) // 2, 1)], target)
     stage.note(f"{len(slots) // 2} slots with keys moved")
+    yield
+
+
+@fault("resharding, key by key in 4 s", "Cluster")
+def resharded_slowly(stage: Sharded) -> Iterator[None]:
+    """The counters of one slot are on two servers for a while."""
+    source, target, *_ = stage.cluster.primaries
+    move = stage.cluster.move(_used_slots(source)[0], target)
+    move.begin()
+    keys = source.ask("CLUSTER", "GETKEYSINSLOT", move.slot, 1_000)
+    for key in keys:
+        move.move_keys([key])
+        stage.hold(4 / len(keys))
+    move.move_keys()
+    move.finish()
+    stage.note(f"{len(keys)} keys moved")
+    yield
+
+
+def can_migrate_slots() -> bool:
+    """Return whether the servers have `CLUSTER MIGRATESLOTS`, as Valkey has from version 9 on."""
+    told = subprocess.run((str(binary(FLAVOUR)), "--version"), capture_output=True, text=True, check=False).stdout
+    version = re.search(r"v=(\d+)", told)
+    return version is not None and int(version[1]) >= 9
+
+
+@fault("resharding at once", "Cluster", possible=can_migrate_slots)
+def resharded_at_once(stage: Sharded) -> Iterator[None]:
+    """A third of one node's slots moves to another by `CLUSTER MIGRATESLOTS`, which stops each for a moment."""
+    source, target, *_ = stage.cluster.primaries
+    slots = _used_slots(source)
+    chosen = slots[: max(len(slots) // 2, 1)]
+    for slot in chosen:
+        stage.cluster.migrate(slot, target)
+    stage.note(f"{len(chosen)} slots with keys moved")
     yield
 
 
