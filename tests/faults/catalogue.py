@@ -13,6 +13,7 @@ store, and one more where the store forgets its counters.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -20,8 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from penstock import AsyncLimiter
 from penstock.clock import SECOND, monotonic
+from penstock.stores.redis.store import AsyncRedisStore
 from tests.faults.fleet import ROOT
+from tests.faults.node import HOST_NAME
 from tests.faults.stages import FLAVOUR, Apart, One, Sharded, Watched, can_have_own_network
 from tests.rig.clock_shim import can_step_clocks
 from tests.rig.clusters import SLOTS
@@ -228,6 +232,38 @@ def crashed(stage: One) -> Iterator[None]:
     wait_until(lambda: free() == 4, "places that come back", pause=0.05)
     stage.note(f"4 places free again after their ttl of {ttl} s")
     yield
+
+
+@fault("callers cancelled during the round trip", "one server")
+def cancelled(stage: One) -> Iterator[None]:
+    """Charges and places of cancelled asyncio callers come back with the replies."""
+    port = stage.proxy.port
+    url = stage.fleet.url_for("closed").replace(f"{HOST_NAME}:{port}", f"127.0.0.1:{port}")
+    left = asyncio.run(_left_by_cancelled(stage, url, f"{stage.fleet.generation}-cancelled"))
+    stage.require(left == (0, 0), f"of 100 cancelled callers {left[0]} units and {left[1]} places are lost")
+    stage.note("the charges and places of 100 callers came back")
+    yield
+
+
+async def _left_by_cancelled(stage: One, url: str, key: str) -> tuple[int, ...]:
+    quotas = "1000/hour", "1000 concurrent ttl 1h"
+    async with AsyncLimiter(AsyncRedisStore(url, deadline=10.0), on_failure="raise") as limiter:
+        await limiter.peek(key, quotas)  # connects
+        stage.proxy.replies = Flow(held=True)
+        tasks = [asyncio.ensure_future(limiter.acquire(key, quotas)) for _ in range(100)]
+        await asyncio.wait(tasks, timeout=0.02)  # by then they have been sent
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        stage.proxy.replies = Flow()
+        left: tuple[int, ...] = (100, 100)
+        for _ in range(100):
+            left = tuple([1_000 - decision.remaining for decision in (await limiter.peek(key, quotas, 0)).decisions])
+            if not any(left):
+                break
+            await asyncio.sleep(0.02)
+        await limiter.store.close()
+        return left
 
 
 @fault("60 s outage, 100,000 keys", "one server")
