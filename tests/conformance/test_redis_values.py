@@ -231,12 +231,12 @@ class Spreading:
     def begin(self) -> Callable[[], Outcome]:
         """Charge all partitions; return what ends the attempt."""
         spreading = spread([self.op], self._store.codec)
-        groups, _ = next(spreading)
+        groups = next(spreading)
         answers = [self._store.run(cast("list[Op]", ops)) for _, ops in groups]
 
         def end() -> Outcome:
             try:
-                groups, _ = spreading.send(answers)
+                groups = spreading.send(answers)
                 spreading.send([self._store.run(cast("list[Op]", ops)) for _, ops in groups])
             except StopIteration as ended:
                 (outcome,) = ended.value

@@ -10,7 +10,7 @@ from penstock.model import Acquire, Amend, Amended, Ask, Charge, Failed, Key, Op
 from penstock.quota import Quota
 from penstock.stores.memory.store import MemoryStore
 from penstock.stores.redis.codec import Part
-from penstock.stores.redis.scatter import MAX_OPS, FanOut, Undivided, one_partition, spread
+from penstock.stores.redis.scatter import MAX_OPS, Groups, Undivided, one_partition, spread
 
 RATE = Quota.parse("3/minute fixed_window")
 DOWN = Failed(StoreError("down", transient=True), "no")
@@ -34,7 +34,7 @@ class Partitioned:
         self.clock = ManualClock()
         self.stores: dict[int, MemoryStore] = {}
         self.answers: dict[str, Failed] = {}
-        self.steps: list[FanOut] = []
+        self.steps: list[Groups] = []
 
     def run(self, *ops: Op) -> list[Outcome]:
         spreading = spread(ops, ByFirstLetter())
@@ -42,7 +42,7 @@ class Partitioned:
             step = next(spreading)
             while True:
                 self.steps.append(step)
-                step = spreading.send([self._ask(partition, group) for partition, group in step.groups])
+                step = spreading.send([self._ask(partition, group) for partition, group in step])
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
             return outcomes
@@ -84,8 +84,8 @@ def store() -> Partitioned:
 def test_operations_of_one_partition_go_there_as_they_are(store: Partitioned) -> None:
     ops: list[Op] = [request("ann"), request("bob"), request("amy"), Reset("bob", RATE)]
     assert len(store.run(*ops)) == 4
-    ((groups, undoes),) = store.steps
-    assert (dict(groups), undoes) == ({ord("a"): [ops[0], ops[2]], ord("b"): [ops[1], ops[3]]}, False)
+    (groups,) = store.steps
+    assert dict(groups) == {ord("a"): [ops[0], ops[2]], ord("b"): [ops[1], ops[3]]}
 
 
 def test_a_request_that_spans_partitions_is_charged_in_all_of_them_at_once(store: Partitioned) -> None:
@@ -104,7 +104,8 @@ def test_where_one_refuses_the_others_are_given_back(store: Partitioned) -> None
     assert not verdict
     assert verdict.receipt is None
     assert [(decision.allowed, decision.remaining) for decision in verdict.decisions] == [(True, 3), (False, 0)]
-    assert store.steps[-1].undoes
+    ((_, undone),) = store.steps[-1]
+    assert [type(op) for op in undone] == [Amend, Acquire], "a refund, and a peek"
     assert store.left("ann") == 3
 
 
@@ -233,7 +234,7 @@ def test_others_that_charge_do_not_wait(store: Partitioned) -> None:
 def test_a_long_batch_is_asked_in_portions_and_ends_where_one_fails(store: Partitioned) -> None:
     ops: list[Op] = [*[request("ann")] * (MAX_OPS + 1), request("bob")]
     assert len(store.run(*ops)) == MAX_OPS + 2
-    assert [len(group) for step in store.steps for _, group in step.groups] == [MAX_OPS, 1, 1]
+    assert [len(group) for step in store.steps for _, group in step] == [MAX_OPS, 1, 1]
     store.answers["a"] = LOST
     *_, last, bob = store.run(*ops)
     assert isinstance(last, Failed)

@@ -93,12 +93,12 @@ class LoopStore:
     async def _scatter(self, ops: Sequence[Op], within: float, done: Done, gone: Gone | None) -> None:
         rounds = spread(ops, self._commands.partitions)
         try:
-            groups, _ = next(rounds)
+            groups = next(rounds)
             if gone is not None and gone():
                 return
             while True:
                 answers = await asyncio.gather(*[self._added(group, part, within) for part, group in groups])
-                groups, _ = rounds.send(answers)
+                groups = rounds.send(answers)
         except StopIteration as end:
             done(end.value)
         except Exception as error:  # an operation that cannot be encoded

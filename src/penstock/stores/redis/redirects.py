@@ -23,7 +23,7 @@ from penstock.stores.redis.commands import Commands
 from penstock.stores.redis.config import Node
 from penstock.stores.redis.connection import packed
 from penstock.stores.redis.errors import REFUSED, WHILE_MOVED, is_uncharged, not_sent
-from penstock.stores.redis.scatter import Answers, FanOut, Groups, spread
+from penstock.stores.redis.scatter import Answers, Groups, spread
 from penstock.stores.redis.topology import Topology
 
 ASKING = packed(b"ASKING")
@@ -207,7 +207,7 @@ class Attempt:
         self.look_up()
         return (self,)
 
-    def divided(self) -> Generator[FanOut, Answers, list[Outcome]]:
+    def divided(self) -> Generator[Groups, Answers, list[Outcome]]:
         """Return the rounds of the only operation, each of whose counters is asked by itself."""
         return spread(cast("Sequence[Op]", self.command.ops), Apart())
 
@@ -233,7 +233,7 @@ class _Division:
         self._left = 0  # attempts under way
 
     def begin(self) -> Sequence[Attempt]:
-        return self._ask(next(self._rounds).groups)
+        return self._ask(next(self._rounds))
 
     def after(self, retries: Sequence[Attempt]) -> Sequence[Attempt]:
         """Return what to send after an attempt has ended with these retries."""
@@ -241,7 +241,7 @@ class _Division:
         if self._left:
             return retries
         try:
-            groups, _ = self._rounds.send(cast("Answers", self._answers))
+            groups = self._rounds.send(cast("Answers", self._answers))
         except StopIteration as end:
             self._whole.finish(end.value)
             return ()

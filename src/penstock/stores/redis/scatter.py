@@ -1,8 +1,8 @@
 """Operations over partitions: which go to which, and what their answers mean together. Pure: no I/O, no clock.
 
     spreading = spread(ops, partitions)
-    fan_out = next(spreading)                 the operations for each partition, sent at the same time
-    fan_out = spreading.send(answers)         the next ones, given all outcomes; StopIteration holds the result
+    groups = next(spreading)                  the operations for each partition, sent at the same time
+    groups = spreading.send(answers)          the next ones, given all outcomes; StopIteration holds the result
 
 Most operations concern one key, and with it one partition, and are passed on as they are. A request whose keys are in
 several partitions is charged in all of them at the same time. If one of them refuses or fails, the others are undone by
@@ -47,13 +47,6 @@ Groups: TypeAlias = Sequence[tuple[int, Sequence[Part | Op]]]
 Answers: TypeAlias = Sequence[Sequence[Outcome]]
 
 
-class FanOut(NamedTuple):
-    """The operations for each partition, and whether they undo charges: then they are sent in any case."""
-
-    groups: Groups
-    undoes: bool
-
-
 class Partitions(Protocol):
     """The partitions of counters and records."""
 
@@ -85,8 +78,7 @@ class Share(NamedTuple):
 class _Round:
     """Operations that are sent at the same time: for each partition a group."""
 
-    def __init__(self, *, undoes: bool = False) -> None:
-        self._undoes = undoes
+    def __init__(self) -> None:
         self._groups: dict[int, list[Part | Op]] = {}
         self._answers: dict[int, Sequence[Outcome]] = {}
 
@@ -99,9 +91,9 @@ class _Round:
     def is_full(self, partitions: Iterable[int]) -> bool:
         return any(len(self._groups.get(partition, ())) >= MAX_OPS for partition in partitions)
 
-    def ask(self) -> Generator[FanOut, Answers, None]:
+    def ask(self) -> Generator[Groups, Answers, None]:
         if self._groups:
-            answers = yield FanOut(list(self._groups.items()), self._undoes)
+            answers = yield list(self._groups.items())
             self._answers = dict(zip(self._groups, answers, strict=True))
 
     def answer(self, partition: int, place: int) -> Outcome:
@@ -125,7 +117,7 @@ def one_partition(ops: Sequence[Op], partitions: Partitions) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[FanOut, Answers, list[Outcome]]:
+def spread(ops: Sequence[Op], partitions: Partitions) -> Generator[Groups, Answers, list[Outcome]]:
     """Run operations over partitions: see above."""
     outcomes: list[Outcome] = []
     failed: set[int] = set()
@@ -152,7 +144,7 @@ class _Wave:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self.asked, self._back = _Round(), _Round(undoes=True)
+        self.asked, self._back = _Round(), _Round()
         self.entries: list[_Entry] = []
         self._unsettled: set[Key] = set()  # of requests that may be given back
 
@@ -176,7 +168,7 @@ class _Wave:
             self._unsettled.update(key for key, _ in _counters(op))
         return True
 
-    def run(self) -> Generator[FanOut, Answers, list[Outcome]]:
+    def run(self) -> Generator[Groups, Answers, list[Outcome]]:
         yield from self.asked.ask()
         backs = {number: self._give_back(entry) for number, entry in enumerate(self.entries)}
         yield from self._back.ask()

@@ -125,9 +125,9 @@ class RedisStore(ServerStore):
         at = self.commands.now()
         spreading = spread(ops, self.commands.partitions)
         try:
-            groups, _ = next(spreading)
+            groups = next(spreading)
             while True:
-                groups, _ = spreading.send(self._call_all(groups, at, within))
+                groups = spreading.send(self._call_all(groups, at, within))
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
             return outcomes
