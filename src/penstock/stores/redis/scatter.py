@@ -170,28 +170,34 @@ class _Wave:
 
     def run(self) -> Generator[Groups, Answers, list[Outcome]]:
         yield from self.asked.ask()
-        backs = {number: self._give_back(entry) for number, entry in enumerate(self.entries)}
+        undone = [self._undo(entry) for entry in self.entries]
+        peeks = [self._peek(entry, charged) for entry, charged in zip(self.entries, undone, strict=True)]
         yield from self._back.ask()
-        return [self._outcome(entry, backs[number]) for number, entry in enumerate(self.entries)]
+        return [self._outcome(entry, places) for entry, places in zip(self.entries, peeks, strict=True)]
 
     def _answers(self, entry: _Entry) -> list[Outcome]:
         return [self.asked.answer(share.partition, share.place) for share in entry.shares]
 
-    def _give_back(self, entry: _Entry) -> list[int | None] | None:
-        """Undo what was charged in one partition but not in another, and peek; return where the peeks are."""
+    def _undo(self, entry: _Entry) -> list[bool] | None:
+        """Undo what was charged in one partition but not in another; return for which shares."""
         answers = self._answers(entry)
         if len(answers) < 2 or not isinstance(entry.op, Acquire) or entry.op.dry or all(map(_passes, answers)):
             return None
-        places: list[int | None] = []
         for share, answer in zip(entry.shares, answers, strict=True):
-            if not isinstance(answer, Verdict) or not answer:
-                places.append(None)
-                continue
-            receipt = answer.receipt or Receipt((), _record(answer))
-            undo = Amend if receipt.record is None else Undo
-            self._back.add(share.partition, undo(receipt, "refund"))
+            if isinstance(answer, Verdict) and answer:
+                receipt = answer.receipt or Receipt((), _record(answer))
+                undo = Amend if receipt.record is None else Undo
+                self._back.add(share.partition, undo(receipt, "refund"))
+        return list(map(_passes, answers))
+
+    def _peek(self, entry: _Entry, undone: list[bool] | None) -> list[int | None] | None:
+        """Peek at what was undone, once all of the wave is; return where the answers are."""
+        if undone is None or not isinstance(entry.op, Acquire):
+            return None
+        places: list[int | None] = []
+        for share, was_charged in zip(entry.shares, undone, strict=True):
             asks = tuple([entry.op.asks[number] for number in share.members])
-            places.append(self._back.add(share.partition, Acquire(asks, dry=True)))
+            places.append(self._back.add(share.partition, Acquire(asks, dry=True)) if was_charged else None)
         return places
 
     def _outcome(self, entry: _Entry, back: list[int | None] | None) -> Outcome:
