@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
@@ -84,6 +85,25 @@ def test_forced_open_nothing_is_sent_and_forced_closed_everything_is(keyspace: K
         assert proxy.counts().requests == before
         store.force_breakers("closed")
         decided(one(store, acquire(QUOTA)))
+
+
+def test_a_queue_of_callers_is_not_held_against_the_server(keyspace: Keyspace, proxy: FaultProxy) -> None:
+    options = {"connections": 1, "breaker_failures": 2, "breaker_calls": 2, "breaker_slow": 60}
+    with opened(url(proxy), prefix=keyspace.prefix, **options) as store:
+        decided(one(store, acquire(QUOTA)))
+        proxy.replies = Flow(held=True)
+        seen = proxy.counts().requests.seen
+        outcomes: list[Outcome] = []
+        user = Thread(target=lambda: outcomes.append(one(store, acquire(QUOTA))))
+        user.start()
+        proxy.when(lambda counts: counts.requests.seen > seen)
+        for _ in range(4):
+            (outcome,) = store.run([acquire(QUOTA)], 10_000)
+            assert "no connection was ready in time" in str(failed(outcome).error)
+        assert set(store.breakers().values()) == {"closed"}
+        proxy.replies = Flow()
+        user.join()
+        assert decided(outcomes[0])
 
 
 def test_threads_wait_in_bounded_number(keyspace: Keyspace, proxy: FaultProxy) -> None:

@@ -83,6 +83,7 @@ class RedisPool:
     def __init__(self, settings: RedisSettings, commands: Commands, node: Node, guard: RedisGuard) -> None:
         self._settings, self._commands, self._node, self.place = settings, commands, node, node.place
         self.guard = guard
+        self._busy = not_sent("no connection was ready in time", self.place)
         self._closed: Failed | None = None  # why no more commands are sent here
         self._begin()
         renew_in_children(self)
@@ -220,7 +221,9 @@ class RedisPool:
                     self._turns.append(ref(turn))
                 self._await(turn, until)
         except NoReply as no_answer:
-            if no_answer.failed is not self._closed:
+            # All connections in use is the callers' own queue, and no failure of the server. A probe has to end.
+            queued = no_answer.failed is self._busy and self.is_connected() and not self.guard.shut
+            if not queued and no_answer.failed is not self._closed:
                 self.guard.unanswered(began, no_answer.failed)
             raise
         raise NoReply(self.guard.full())
@@ -248,7 +251,7 @@ class RedisPool:
                 return
             with self._lock:
                 if ref(turn) in self._turns and not self._ready:
-                    raise NoReply(self._unreachable or not_sent("no connection was ready in time", self.place))
+                    raise NoReply(self._unreachable or self._busy)
         finally:
             with self._lock:
                 if ref(turn) in self._turns:
