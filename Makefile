@@ -2,7 +2,8 @@
 #
 # Environments are made on first use and renewed when pyproject.toml or their constraints change: .venv for the work,
 # .venv-bench for the benchmarks, so that the peers measured there never touch the tests, .venv-peers for the peers on
-# Redis, which pin an older redis-py than Penstock is measured with, and .venv-3.1x for the other Pythons of test-full.
+# Redis, which pin an older redis-py than Penstock is measured with, .venv-clients for the Redis clients beside Penstock (for
+# the suite redis_clients alone), and .venv-3.1x for the other Pythons of test-full.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -50,7 +51,7 @@ format: .venv/.made ## put the code into shape: ruff's fixes and formatter
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: .venv-bench/.made .venv-peers/.made ## measure speed and memory against the peers
+bench: .venv-bench/.made .venv-peers/.made $(if $(findstring redis_clients,$(ARGS)),.venv-clients/.made) ## measure speed and memory against the peers
 	@$(BENCH_PY) -m bench $(ARGS)
 
 bench-ab: .venv-bench/.made ## compare the speed of the working tree with a revision: BASE=main, ROUNDS=20, ARGS=--only=Redis
@@ -72,7 +73,7 @@ constraints: ## renew constraints*.txt: the newest versions that fit together
 	@tools/constraints.sh "$(PYTHON)"
 
 clean: ## remove everything that make made
-	rm -rf .venv .venv-bench .venv-peers .venv-3.* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-peers .venv-clients .venv-3.* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f .coverage .coverage.*
 	find src tests bench tools -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -84,3 +85,6 @@ clean: ## remove everything that make made
 
 .venv-peers/.made: pyproject.toml constraints-peers.txt $(call ANEW,.venv-peers)
 	@tools/venv.sh "$(PYTHON)" .venv-peers "$(MADE_FOR)" constraints-peers.txt --group peers
+
+.venv-clients/.made: pyproject.toml constraints-clients.txt $(call ANEW,.venv-clients)
+	@tools/venv.sh "$(PYTHON)" .venv-clients "$(MADE_FOR)" constraints-clients.txt --editable '.[redis]' --group clients

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import cycle, islice
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import uvloop
@@ -88,26 +88,39 @@ def serve_asyncio(make: Callable[[], Sequence[Async]], *packages: str) -> None:
 
     most_tasks: dict[str, int] = {}
 
-    async def rate(contender: Async, order: dict[str, Any]) -> float:
+    async def cost(contender: Async, order: dict[str, Any]) -> tuple[float, float]:
+        """Return decisions per second, and microseconds of CPU per decision, those of all threads included."""
         tasks = order["tasks"]
         if tasks > most_tasks.get(contender.name, 0):  # let it open as many connections as it wants
             most_tasks[contender.name] = tasks
             await _together(contender, tasks, islice(cycle(USERS), 2 * tasks))
         turns = Turns(order["seconds"])
-        start = perf_counter()
+        start, began = perf_counter(), process_time()
         await _together(contender, tasks, turns.keys())
-        seconds = perf_counter() - start
+        seconds, spent = perf_counter() - start, process_time() - began
         _insist(await contender.allows(USERS[0]), contender.name)
-        return turns.taken / seconds
+        return turns.taken / seconds, spent / turns.taken * 1e6
+
+    async def rate(contender: Async, order: dict[str, Any]) -> float:
+        return (await cost(contender, order))[0]
+
+    async def ask(contender: Async, order: dict[str, Any]) -> tuple[float, bool]:
+        """Return how many seconds one request took, and whether it was allowed; an error counts as not."""
+        start = perf_counter()
+        try:
+            allowed = await contender.allows(order["key"])
+        except Exception:
+            allowed = False
+        return perf_counter() - start, allowed
 
     async def admitted(contender: Async, order: dict[str, Any]) -> int:
         """How many of so many requests for one key were admitted."""
         asks = iter(range(order["asks"]))
 
-        async def ask() -> int:
+        async def hammer() -> int:
             return sum([await contender.allows(order["key"]) for _ in asks])
 
-        return sum(await asyncio.gather(*[ask() for _ in range(order["tasks"])]))
+        return sum(await asyncio.gather(*[hammer() for _ in range(order["tasks"])]))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         contenders = runner.run(begin())
@@ -116,6 +129,8 @@ def serve_asyncio(make: Callable[[], Sequence[Async]], *packages: str) -> None:
             (*packages, "uvloop"),
             {
                 "rate": lambda contender, order: runner.run(rate(contender, order)),
+                "cost": lambda contender, order: runner.run(cost(contender, order)),
+                "ask": lambda contender, order: runner.run(ask(contender, order)),
                 "admitted": lambda contender, order: runner.run(admitted(contender, order)),
             },
         )

@@ -37,3 +37,5 @@ renew constraints.txt "Exact versions of everything that work on Penstock instal
     --editable '.[all]' --group dev --group bench
 renew constraints-peers.txt "Exact versions of the peers that \`make bench\` measures on Redis, with the clients they pin." \
     --group peers
+renew constraints-clients.txt "Exact versions of the Redis clients that \`make bench ARGS=redis_clients\` measures, Penstock's own requirements included." \
+    --editable '.[redis]' --group clients

@@ -46,7 +46,7 @@ def _pinned(file: str) -> dict[str, str]:
     return {_normalised(name): version for name, _, version in pins}
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "constraints-peers.txt"])
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-peers.txt", "constraints-clients.txt"])
 def test_constraints_are_exact_versions_and_nothing_else(file: str) -> None:
     for name, version in _pinned(file).items():
         assert re.fullmatch(r"[a-z0-9-]+", name), name
@@ -57,11 +57,12 @@ def test_every_declared_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
-    peers = groups.pop("peers")  # in an environment of their own
+    peers, clients = groups.pop("peers"), groups.pop("clients")  # in environments of their own
     declared = [*project["build-system"]["requires"], *extras["cli"][1:], *extras["rules"], *extras["testing"]]
     declared += [name for group in groups.values() for name in group]
     assert _names(declared) - _pinned("constraints.txt").keys() == set()
     assert _names(peers) - _pinned("constraints-peers.txt").keys() == set()
+    assert _names(clients) - _pinned("constraints-clients.txt").keys() == set()
 
 
 def test_ci_runs_on_every_declared_python() -> None:
