@@ -32,6 +32,9 @@ WARM = 20
 
 BUDGET = 30_000_000
 
+TIMERS = ("engine/ticker", "stores/redis/lateness")
+"""Modules whose timers fire while a request is under way."""
+
 
 class FrameCall(NamedTuple):
     """One call of a function of Penstock's, and in which turn of the event loop.
@@ -52,6 +55,7 @@ class FrameCounter:
 
     def __init__(self) -> None:
         self._seen: list[FrameCall] = []
+        self._begun: dict[int, str] = {}  # by turn, the module that it began in
         self._turn = 0
 
     def start(self) -> None:
@@ -59,15 +63,19 @@ class FrameCounter:
         sys.setprofile(self._note)
 
     def stop(self) -> list[FrameCall]:
+        """Return the calls. Turns that a timer began belong to no request."""
         sys.setprofile(None)
-        return self._seen
+        timers = {turn for turn, module in self._begun.items() if module in TIMERS}
+        return [call for call in self._seen if call.turn not in timers]
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(SOURCES):
+            module = code.co_filename[len(SOURCES) + 1 : -3]
             if not _is_ours(frame.f_back):
                 self._turn += 1
-            self._seen.append(FrameCall(code.co_filename[len(SOURCES) + 1 : -3], code.co_qualname, self._turn))
+                self._begun[self._turn] = module
+            self._seen.append(FrameCall(module, code.co_qualname, self._turn))
 
 
 def _is_ours(frame: FrameType | None) -> bool:

@@ -145,7 +145,7 @@ def test_acquire_over_redis(keyspace: Keyspace) -> None:
         return frames
 
     frames = asyncio.run(acquire())
-    assert len(frames) <= 45, shown(frames)
+    assert len(frames) <= 32, shown(frames)
     assert modules_of(frames) == modules_on_page("AsyncLimiter.acquire, Redis")
 
 
