@@ -96,7 +96,8 @@ def store(url: str) -> list[Finding]:
             limiter = Limiter(url, on_failure="raise")
         except InvalidOption as error:
             return [Finding("store", "problem", str(error), "see docs/redis.md")]
-    found = [Finding("store", "warning", *parted(str(one.message).removeprefix("penstock: "))) for one in warned]
+    own = [said for one in warned if (said := str(one.message)).startswith("penstock: ")]
+    found = [Finding("store", "warning", *parted(said.removeprefix("penstock: "))) for said in own]
     with limiter:
         return found + (_decides(limiter) or _servers(limiter.store))
 
